@@ -232,10 +232,11 @@ class RemoteRegion {
 
   // --- one at a time: each call returns when its operation is done ---
   //
-  // What lies outside of the region, is not aligned (atomics: to 8 bytes) or not permitted is
-  // refused before anything happens: kInvalidArgument, kPermissionDenied or kUnsupported, and the
-  // connection goes on. kUnavailable: the connection broke, see status(); a WRITE or an atomic may
-  // have happened or not. Operations that are posted may wait meanwhile; they go first.
+  // What lies outside of the region, is not aligned (atomics: to 8 bytes in the back-end's memory)
+  // or not permitted is refused before anything happens: kInvalidArgument, kPermissionDenied or
+  // kUnsupported, and the connection goes on. kUnavailable: the connection broke, see status(); a
+  // WRITE or an atomic may have happened or not. Operations that are posted may wait meanwhile;
+  // they go first.
 
   // `to.size()` bytes from `offset_bytes` on. One round trip for each options.copy_bytes.
   virtual Status read(uint64_t offset_bytes, std::span<char> to) = 0;

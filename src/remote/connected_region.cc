@@ -150,9 +150,11 @@ Status ConnectedRegion::refusal(Access access, uint64_t offset_bytes, uint64_t b
                               device_.atomics ? "the device of " + peer_ : device_.name));
   }
   VERBENA_ASSERT(access == Access::kAtomic);
+  const uint64_t first_aligned = (0 - region_.address) % sizeof(uint64_t);
   return Status(
       StatusCode::kInvalidArgument,
-      fmt::format("an atomic at offset {} is not aligned: choose a multiple of 8", offset_bytes));
+      fmt::format("an atomic at offset {} is not aligned: choose {}a multiple of 8", offset_bytes,
+                  first_aligned == 0 ? "" : fmt::format("{} more than ", first_aligned)));
 }
 
 Status ConnectedRegion::refusal(const LocalSlice& slice) {

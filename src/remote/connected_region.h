@@ -94,7 +94,7 @@ class ConnectedRegion final : public RemoteRegion {
   bool allows(Access access, uint64_t offset_bytes, uint64_t bytes) const {
     const bool inside = bytes <= region_.size_bytes && offset_bytes <= region_.size_bytes - bytes;
     const bool permitted = access == Access::kRead || region_.writable;
-    const bool possible = access != Access::kAtomic || (atomics_ && offset_bytes % 8 == 0);
+    const bool possible = access != Access::kAtomic || (atomics_ && is_aligned(offset_bytes));
     return inside && permitted && possible;
   }
   Status refusal(Access access, uint64_t offset_bytes, uint64_t bytes) const;
@@ -106,6 +106,11 @@ class ConnectedRegion final : public RemoteRegion {
   static Status refusal(const LocalSlice& slice);
 
  private:
+  // Where it happens: memory of the back-end's user may begin anywhere.
+  bool is_aligned(uint64_t offset_bytes) const {
+    return (region_.address + offset_bytes) % sizeof(uint64_t) == 0;
+  }
+
   // A vector that may be posted, in pieces that are not empty.
   struct Vector {
     bool reads = false;

@@ -183,6 +183,21 @@ TEST(RemoteRegionTest, AFullQueueIsAValue) {
   EXPECT_EQ(front_end->post_read(Word{0}, 3), PostResult::kPosted);
 }
 
+// Memory of the user begins anywhere: an atomic has to be aligned where it happens.
+TEST(RemoteRegionTest, AtomicsAreAlignedInTheMemoryThatIsExposed) {
+  alignas(8) std::array<char, 104> memory{};
+  RegionForTest region({.memory = std::span(memory).subspan(3, 96)});
+  auto front_end = region.open();
+  ASSERT_TRUE(front_end.region.ok());
+  const Status refused = front_end->fetch_and_add(Word{8}, 1).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("offset 8 is not aligned: choose 5 more than"));
+  EXPECT_EQ(front_end->post_compare_and_swap(Word{0}, 0, 1, 1), PostResult::kFailed);
+  EXPECT_TRUE(front_end->status().ok()) << front_end->status().message();
+  EXPECT_EQ(*front_end->fetch_and_add(Word{13}, 7), 0u);
+  EXPECT_EQ(word_at(*region, 13), 7u);
+}
+
 // What is refused happened not at all, and the connection goes on.
 TEST(RemoteRegionTest, WhatCannotBeIsRefusedWithItsReason) {
   RegionForTest region;
