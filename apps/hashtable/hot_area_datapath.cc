@@ -121,7 +121,7 @@ void HotArea::begin_or_gather(uint32_t b) {
 void HotArea::gather(uint32_t b) {
   Block& block = blocks_[b];
   block.step = Step::kGathering;
-  block.due_ns = now_ns() + options_.hot_lease_ns;
+  block.due_ns = end_of_ns(now_ns(), options_.hot_lease_ns);
   block.before = last_gathering_;
   block.behind = kNone;
   (last_gathering_ == kNone ? first_gathering_ : blocks_[last_gathering_].behind) = b;

@@ -114,7 +114,7 @@ CallResult LockServer::swap(const Call& call, Reply& reply) {
     if (before.held) ++statistics_.takeovers;
   }
   lock = {.word = request.desired,
-          .lease_end_ns = at_ns + options_.lease_ns,
+          .lease_end_ns = end_of_ns(at_ns, options_.lease_ns),
           .holder = call.connection};
   return respond(reply, lock_service::NumberResponse{request.expected});
 }

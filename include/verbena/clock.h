@@ -10,6 +10,11 @@ namespace verbena {
 // Monotonic time since a point of its own. About 20 ns; no system call.
 uint64_t now_ns();
 
+// When a time that begins then ends; UINT64_MAX, which never comes, if no number tells it.
+inline uint64_t end_of_ns(uint64_t begin_ns, uint64_t duration_ns) {
+  return duration_ns <= UINT64_MAX - begin_ns ? begin_ns + duration_ns : UINT64_MAX;
+}
+
 // Gives the CPU away for at least so long.
 void sleep_ns(uint64_t duration_ns);
 

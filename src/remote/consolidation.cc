@@ -7,6 +7,7 @@
 
 #include "src/base/runtime.h"
 #include "src/remote/block_buffer.h"
+#include "verbena/clock.h"
 #include "verbena/data_path.h"
 #include "verbena/remote_consolidation.h"
 
@@ -158,7 +159,7 @@ Status Consolidation::modify(uint64_t number, uint32_t inner, std::span<const ch
   buffer_.dirty(*block).set(inner, inner + static_cast<uint32_t>(from.size()));
   ++statistics_.modifications;
   if (block->modifications++ == 0) {
-    block->lease_end_ns = at_ns + options_.lease_ns;
+    block->lease_end_ns = end_of_ns(at_ns, options_.lease_ns);
     buffer_.append(*block);
   }
   if (block->modifications < options_.modifications) return Status::ok_status();

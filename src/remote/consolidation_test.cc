@@ -84,6 +84,18 @@ TEST(ConsolidationTest, AThetaOfWritesIsOneWrite) {
   EXPECT_EQ(front_end->statistics().reads, 1u);
 }
 
+// Whose end is beyond what a clock can tell.
+TEST(ConsolidationTest, AVeryLongLeaseDoesNotEnd) {
+  RegionForTest region;
+  auto front_end = open_for_blocks(region);
+  ASSERT_TRUE(front_end.region.ok());
+  auto hot = must(ConsolidatedRegion::create(*front_end, {.lease_ns = UINT64_MAX}));
+  ASSERT_TRUE(hot->write(Cell{8}, 1).ok());
+  ASSERT_TRUE(hot->poll().ok());
+  EXPECT_EQ(front_end->statistics().writes, 0u);
+  EXPECT_EQ(hot->statistics().due_flushes, 0u);
+}
+
 TEST(ConsolidationTest, NothingIsLostAtTheEnd) {
   RegionForTest region;
   auto front_end = open_for_blocks(region);

@@ -4,6 +4,7 @@
 
 #include "src/base/assert.h"
 #include "src/base/runtime.h"
+#include "verbena/clock.h"
 #include "verbena/data_path.h"
 #include "verbena/remote_lock.h"
 
@@ -44,7 +45,7 @@ Result<bool> Spinlock::try_lock() {
 
 Result<bool> Spinlock::try_once() {
   const uint64_t begun_ns = now_ns();
-  const uint64_t patience_ns = options_.lease_ns + options_.lease_ns / 64;
+  const uint64_t patience_ns = end_of_ns(options_.lease_ns, options_.lease_ns / 64);
   const bool expired = is_held_word(seen_) && begun_ns - seen_since_ns_ >= patience_ns;
   // While its holder may live, the word is expected as the holder leaves it behind.
   const uint64_t expected = expired ? seen_ : free_word(token_of(seen_));
@@ -95,7 +96,7 @@ Status Spinlock::renew() {
 void Spinlock::hold(uint64_t token, uint64_t begun_ns) {
   held_ = true;
   token_ = token;
-  lease_end_ns_ = begun_ns + options_.lease_ns;
+  lease_end_ns_ = end_of_ns(begun_ns, options_.lease_ns);
   see(held_word(token));
 }
 

@@ -82,6 +82,21 @@ TEST(SpinlockTest, TheMemorysErrorIsTold) {
   EXPECT_EQ(outside.try_lock().status().code(), StatusCode::kInvalidArgument);
 }
 
+// Such as "for ever": the end of the lease is beyond what a clock can tell.
+TEST(SpinlockTest, AVeryLongLeaseDoesNotEnd) {
+  for (const uint64_t lease_ns : {UINT64_MAX, UINT64_MAX / 65 * 64 + 64}) {
+    uint64_t word = 0;
+    LocalSpinlock first(word, {.lease_ns = lease_ns});
+    LocalSpinlock second(word, {.lease_ns = lease_ns});
+    ASSERT_TRUE(*first.try_lock());
+    EXPECT_GT(first.lease_left_ns(), kLongNs);
+    EXPECT_FALSE(*second.try_lock());
+    EXPECT_EQ(second.lock(1'000'000).code(), StatusCode::kTimeout);
+    EXPECT_EQ(second.statistics().takeovers, 0u);
+    EXPECT_TRUE(first.unlock().ok());
+  }
+}
+
 TEST(SpinlockTest, ThreadsOfAMachineExcludeEachOther) {
   constexpr uint32_t kThreads = 3;
   constexpr uint64_t kEach = 3000;
