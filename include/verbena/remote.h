@@ -228,6 +228,8 @@ class RemoteRegion {
 
   virtual uint64_t size_bytes() const = 0;
   virtual bool writable() const = 0;
+  // Where the part ends that has this byte: no operation reaches beyond (remote_sockets.h).
+  virtual uint64_t part_end_bytes(uint64_t /*offset_bytes*/) const { return size_bytes(); }
   virtual const RemoteRegionOptions& options() const = 0;
 
   // --- one at a time: each call returns when its operation is done ---

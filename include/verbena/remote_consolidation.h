@@ -62,7 +62,8 @@ struct ConsolidationStatistics {
 class ConsolidatedRegion {
  public:
   // `region` must outlive it, and nobody else may post to or poll it meanwhile.
-  //   kInvalidArgument    an option is out of range, or block_bytes above the region's value_bytes
+  //   kInvalidArgument    an option is out of range, or block_bytes above the region's value_bytes,
+  //                       or the parts of a region on several sockets do not consist of such blocks
   //   kPermissionDenied   the region is read only
   //   kLimitExceeded      the system has not the memory for so many blocks
   static Result<std::unique_ptr<ConsolidatedRegion>> create(RemoteRegion& region,

@@ -37,6 +37,15 @@ Status check_options(const RemoteRegion& region, const ConsolidationOptions& opt
         fmt::format("blocks is {}; choose {} to {}", options.blocks, kLeastBlocks, kMostBlocks));
   }
   if (options.modifications < 1) return wrong("modifications is 0; choose 1 or more");
+  // A block is written and read as a whole.
+  for (uint64_t end = region.part_end_bytes(0); end < region.size_bytes();
+       end = region.part_end_bytes(end)) {
+    if (end % options.block_bytes == 0) continue;
+    return wrong(
+        fmt::format("block_bytes is {}, and a part of the region ends at offset {}, within a "
+                    "block; choose fewer that divide it, or parts of a multiple of it",
+                    options.block_bytes, end));
+  }
   if (!region.writable()) {
     return Status(
         StatusCode::kPermissionDenied,

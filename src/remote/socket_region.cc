@@ -34,6 +34,12 @@ SocketRegion::Part* SocketRegion::part_of(uint64_t offset_bytes, uint64_t bytes)
   return nullptr;
 }
 
+uint64_t SocketRegion::part_end_bytes(uint64_t offset_bytes) const {
+  const auto has = [offset_bytes](const Part& part) { return offset_bytes < part.end_bytes; };
+  const auto part = std::ranges::find_if(parts_, has);
+  return part != parts_.end() ? part->end_bytes : size_bytes();
+}
+
 void SocketRegion::take_over_failure(const Part& part) {
   if (!status_.ok()) return;
   if (part.proxied == nullptr) {

@@ -33,6 +33,7 @@ class SocketRegion final : public RemoteRegion {
 
   uint64_t size_bytes() const override { return parts_.back().end_bytes; }
   bool writable() const override { return writable_; }
+  uint64_t part_end_bytes(uint64_t offset_bytes) const override;
   const RemoteRegionOptions& options() const override { return options_; }
 
   using RemoteRegion::post_read;

@@ -11,6 +11,7 @@
 
 #include "src/base/runtime.h"
 #include "src/remote/region_for_test.h"
+#include "verbena/remote_consolidation.h"
 #include "verbena/remote_sockets.h"
 
 namespace verbena::remote {
@@ -349,6 +350,29 @@ TEST(SocketRegionTest, SlicesAndVectorsReachEveryPart) {
                   HasSubstr("129 bytes for another socket do not fit the buffer of 128 bytes"));
     }
   }
+}
+
+// What is kept of a block is written as a whole, and no operation reaches into two parts.
+TEST(SocketRegionTest, BlocksAreConsolidatedWhereTheyLieInOnePart) {
+  Sockets sockets(2, 0, {.size_bytes = 1000});
+  ASSERT_TRUE(sockets.connections().ok());
+  const auto region = sockets.open(0, {.region = {.value_bytes = 1024}});
+  const auto refused = ConsolidatedRegion::create(*region, {.block_bytes = 64});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(), HasSubstr("a part of the region ends at offset 1000"));
+
+  Sockets whole(3, 0, {.size_bytes = 1024});
+  ASSERT_TRUE(whole.connections().ok());
+  const auto parts = whole.open(0, {.region = {.value_bytes = 1024}});
+  auto hot = must(ConsolidatedRegion::create(*parts, {.block_bytes = 1024, .exclusive = true}));
+  const std::vector<char> bytes(1500, 'x');
+  ASSERT_TRUE(hot->write(700, bytes).ok());
+  ASSERT_TRUE(hot->flush().ok());
+  EXPECT_EQ(whole.at<char>(0, 699), 0);
+  EXPECT_EQ(whole.at<char>(1, 0), 'x');
+  EXPECT_EQ(whole.at<char>(2, 151), 'x');
+  EXPECT_EQ(whole.at<char>(2, 152), 0);
 }
 
 TEST(SocketRegionTest, WhatMayNotBeIsRefusedBeforeItHappens) {
