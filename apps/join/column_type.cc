@@ -1,5 +1,6 @@
 #include "join/column_type.h"
 
+#include <algorithm>
 #include <charconv>
 #include <string>
 #include <string_view>
@@ -77,6 +78,14 @@ uint32_t parsed_width(std::string_view format) {
   return number == 32 || number == 64 || number == 128 || number == 256 ? number / 8 : 0;
 }
 
+// Decimals of 128 bits may say so, or not.
+std::string canonical(std::string_view format) {
+  constexpr std::string_view kBits = ",128";
+  const bool says_bits =
+      format.starts_with("d:") && format.ends_with(kBits) && std::ranges::count(format, ',') == 2;
+  return std::string(format.substr(0, format.size() - (says_bits ? kBits.size() : 0)));
+}
+
 std::string remedy(std::string_view format) {
   if (format.starts_with("vu")) return "cast it to string";
   if (format.starts_with("vz")) return "cast it to binary";
@@ -93,7 +102,7 @@ Result<ColumnType> column_type(const ArrowSchema& schema, const std::string& tab
                                                       " table has no format; mend its producer");
   }
   ColumnType type;
-  type.format = schema.format;
+  type.format = canonical(schema.format);
   const auto refuse = [&](const std::string& what, const std::string& remedy) {
     return Status(StatusCode::kInvalidArgument, "column '" + name + "' of the " + table +
                                                     " table is " + what +

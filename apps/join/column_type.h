@@ -20,7 +20,7 @@ struct ColumnType {
   Layout layout = Layout::kFixed;
   uint32_t width_bytes = 0;  // of a fixed value
   bool floating_point = false;
-  std::string format;  // as the schema has it
+  std::string format;  // as the schema has it, but that one type has one
 
   bool has_bytes() const { return layout == Layout::kOffset32 || layout == Layout::kOffset64; }
   uint32_t offset_bytes() const { return layout == Layout::kOffset32 ? 4 : 8; }

@@ -326,6 +326,17 @@ TEST(JoinTest, ATypeThatIsNotSupportedIsNamedWithTheRemedy) {
   }
 }
 
+// A decimal has 128 bits unless its format says otherwise, which it may say of these, too.
+TEST(JoinTest, DecimalsThatSayTheirBitsMatchThoseThatDoNot) {
+  const TestTable left = {{{"k", "d:5,2", {std::string(16, 1), std::string(16, 2)}}}};
+  const TestTable right = {{{"k", "d:5,2,128", {std::string(16, 2), std::string(16, 3)}}}};
+  const Joined joined = join(left, right, {.keys = {{"k", ""}}});
+  ASSERT_TRUE(joined.status.ok()) << joined.status.message();
+  EXPECT_EQ(joined.table.rows(), 1u);
+  const TestTable wide = {{{"k", "d:5,2,256", {std::string(32, 2)}}}};
+  EXPECT_FALSE(join(left, wide, {.keys = {{"k", ""}}}).status.ok());
+}
+
 // One batch with one column of four values, which `spoil` changes.
 template <typename Spoil>
 Status join_spoiled(const TestColumn& column, const Spoil& spoil) {
