@@ -27,8 +27,11 @@ namespace join_app {
 namespace {
 
 // The first byte of a record.
-constexpr char kHello = 'h';  // what the sender joins, in words; its first record to each executor
-constexpr char kLeft = 'l';   // a row
+// What the sender joins, in words, is the first that it sends to each executor: in as many records
+// as it takes, since rows, for which the shuffle is made, may be shorter.
+constexpr char kHelloPart = 'H';  // all of it but the last
+constexpr char kHello = 'h';
+constexpr char kLeft = 'l';  // a row
 constexpr char kRight = 'r';
 
 // Of another executor's line, in an error.
@@ -118,7 +121,7 @@ std::vector<Field> fields_of(const Table& table, const std::vector<uint32_t>& co
 // What must be the same at all executors: a line each.
 std::vector<std::string> describe(const Table& left, const Table& right,
                                   const JoinOptions& options) {
-  std::vector<std::string> lines = {"join 1"};  // the version of records
+  std::vector<std::string> lines = {"join 2"};  // the version of records
   for (const Table* const table : {&left, &right}) {
     for (const Column& column : table->columns()) {
       lines.push_back("column '" + column.name + "' (" + type_name(column.type.format) +
@@ -145,14 +148,25 @@ class Exchange {
         right_(std::move(right)),
         budget_(budget),
         greeted_(receiver_.options().senders),
-        parts_(receiver_.options().senders) {}
+        hellos_(receiver_.options().senders),
+        parts_(receiver_.options().senders) {
+    for (const std::string& line : hello_) most_hello_bytes_ += line.size() + 1;
+  }
 
   Status send_hello() {
-    std::string record(1, kHello);
-    for (const std::string& line : hello_) record += line + '\n';
+    std::string text;
+    for (const std::string& line : hello_) text += line + '\n';
     for (uint32_t i = 0; i < sender_.partitions(); ++i) {
-      VERBENA_RETURN_IF_ERROR(send(
-          i, record.size(), [&record](char* to) { copy_bytes(to, record.data(), record.size()); }));
+      // Even of no column a row has 2 bytes.
+      const uint64_t most = std::max<uint64_t>(sender_.max_record_bytes(i), 2) - 1;
+      for (uint64_t from = 0; from < text.size(); from += most) {
+        const std::string_view part = std::string_view(text).substr(from, most);
+        const bool is_last = from + part.size() == text.size();
+        VERBENA_RETURN_IF_ERROR(send(i, 1 + part.size(), [&](char* to) {
+          *to = is_last ? kHello : kHelloPart;
+          copy_bytes(to + 1, part.data(), part.size());
+        }));
+      }
     }
     return Status::ok_status();
   }
@@ -263,13 +277,20 @@ class Exchange {
   }
   Status add(uint32_t sender, std::string_view record) {
     const char tag = record.empty() ? '\0' : record[0];
-    if (greeted_[sender] != (tag == kHello ? 0 : 1)) {
+    const bool greets = tag == kHello || tag == kHelloPart;
+    if (greeted_[sender] != (greets ? 0 : 1)) {
       return Status(StatusCode::kProtocolViolation,
                     "executor " + std::to_string(sender) +
                         " sends no rows of a join; let all executors of the shuffle call "
                         "join_shuffled(), once");
     }
-    if (tag == kHello) return greet(sender, record.substr(1));
+    if (greets) {
+      // No more of it than is compared, or quoted.
+      std::string& lines = hellos_[sender];
+      lines.append(record.substr(1, most_hello_bytes_ - std::min(most_hello_bytes_, lines.size())));
+      if (tag == kHelloPart) return Status::ok_status();
+      return greet(sender, std::exchange(lines, {}));
+    }
     return (tag == kLeft ? left_ : right_).add(record.substr(1), budget_);
   }
   Status greet(uint32_t sender, std::string_view lines) {
@@ -296,7 +317,9 @@ class Exchange {
   TableBuilder left_;
   TableBuilder right_;
   MemoryBudget& budget_;
-  std::vector<uint8_t> greeted_;    // senders whose hello has come
+  std::vector<uint8_t> greeted_;     // senders whose hello has come
+  std::vector<std::string> hellos_;  // of each sender, what has come of it
+  size_t most_hello_bytes_ = kMostQuotedBytes;
   std::vector<std::string> parts_;  // of each sender, the beginning of a long record
   PollingBackoff backoff_;
   uint64_t sent_rows_ = 0;

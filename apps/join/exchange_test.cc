@@ -181,6 +181,29 @@ TEST(ExchangeTest, ARowLongerThanTheShuffleTakesIsRefused) {
   EXPECT_THAT(done[0].status().message(), HasSubstr("50000"));
 }
 
+// What executors tell each other of their tables is longer than these rows.
+TEST(ExchangeTest, RowsMayBeAsLongAsTheShuffleTakes) {
+  const TestTable table = {{int_column("k", {1, 2, 3}), int_column("v", {4, 5, 6})}};
+  TestTable other = table;
+  other.columns[1] = {"v", "L", table.columns[1].values};
+  ExecutorOptions options;
+  options.join.keys = {{"k", ""}};
+  options.receiver.max_record_bytes = 1 + 1 + 2 * sizeof(int64_t);
+  for (const bool registered_rows : {false, true}) {
+    options.registered_rows = registered_rows;
+    const auto done = run_all({table, table}, {table, table}, {options, options}, 1);
+    uint64_t rows = 0;
+    for (const ExecutorForTest& executor : done) {
+      EXPECT_TRUE(executor.status().ok()) << executor.status().message();
+      rows += executor.joined().rows();
+    }
+    EXPECT_EQ(rows, 12u) << "each key is there twice on both sides";
+    const auto refused = run_all({table, other}, {table, table}, {options, options}, 1);
+    EXPECT_THAT(refused[0].status().message() + refused[1].status().message(),
+                HasSubstr("column 'v' (uint64) in the left table"));
+  }
+}
+
 // Bytes that are cut off or changed anywhere are refused, or make another row; never read out of
 // bounds.
 TEST(RowsTest, BytesThatAreNoRowAreRefused) {
