@@ -132,6 +132,7 @@ std::vector<std::string> describe(const Table& left, const Table& right,
     lines.push_back("the key '" + key.left + "' = '" + (key.right.empty() ? key.left : key.right) +
                     "'");
   }
+  lines.push_back("the right_suffix '" + options.right_suffix + "'");
   lines.push_back("the kind of join " + std::to_string(static_cast<int>(options.kind)));
   return lines;
 }

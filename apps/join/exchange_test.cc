@@ -204,6 +204,19 @@ TEST(ExchangeTest, RowsMayBeAsLongAsTheShuffleTakes) {
   }
 }
 
+TEST(ExchangeTest, ExecutorsThatNameColumnsDifferentlyAreNamed) {
+  const TestTable table = {{int_column("k", {1, 2}), int_column("v", {1, 2})}};
+  ExecutorOptions options;
+  options.join.keys = {{"k", ""}};
+  ExecutorOptions other = options;
+  other.join.right_suffix = "_r";
+  const auto done = run_all({table, table}, {table, table}, {options, other}, 1);
+  EXPECT_FALSE(done[0].status().ok());
+  EXPECT_FALSE(done[1].status().ok());
+  EXPECT_THAT(done[0].status().message() + done[1].status().message(),
+              HasSubstr("the right_suffix '_r'"));
+}
+
 // Bytes that are cut off or changed anywhere are refused, or make another row; never read out of
 // bounds.
 TEST(RowsTest, BytesThatAreNoRowAreRefused) {
