@@ -272,6 +272,8 @@ Result<std::span<const LogRecord>> Reader::next() {
   damaged_places_ = 0;
   if (place_ >= tail_) VERBENA_RETURN_IF_ERROR(read_tail());
   if (place_ >= tail_) return std::span<const LogRecord>();
+  // There is none after a batch for which no more could be registered.
+  VERBENA_RETURN_IF_ERROR(make_room(options_.chunk_bytes));
   VERBENA_RETURN_IF_ERROR(read_words());
   uint64_t end = place_;
   VERBENA_RETURN_IF_ERROR(find_entries(&end));
