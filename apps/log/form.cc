@@ -4,8 +4,10 @@
 //
 // Nothing is lost if this is interrupted: stores that are part of the log stay what they were until
 // all that get its contents have them; then each becomes part of the next epoch. Those that did, if
-// not all, are believed the next time.
+// not all, are believed the next time. Before, all note which epoch that is: no later formation, in
+// which those that did may be missing, has the same.
 #include <algorithm>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <utility>
@@ -50,7 +52,8 @@ class Former {
       }
     }
     // All have it: from here on, any of them will do.
-    header_.epoch += 1;
+    header_.epoch = prepared_ + 1;
+    for (const Replica& store : stores_) VERBENA_RETURN_IF_ERROR(prepare(store));
     for (uint32_t i = 0; i < stores_.size(); ++i) VERBENA_RETURN_IF_ERROR(finish(stores_[i], i));
     formation_.epoch = header_.epoch;
     return formation_;
@@ -75,6 +78,7 @@ class Former {
       }
       header_.log_id = store.header.log_id;
       header_.epoch = std::max(header_.epoch, store.header.epoch);
+      prepared_ = std::max({prepared_, store.header.epoch, store.header.prepared});
     }
     for (Replica& store : stores_) {
       if (store.header.state == StoreState::kActive && store.header.epoch == header_.epoch) {
@@ -211,6 +215,12 @@ class Former {
     return Status::ok_status();
   }
 
+  // The answer of an atomic tells that the WRITEs before it are there.
+  Status prepare(const Replica& store) const {
+    const RemotePointer<uint64_t> prepared{.offset_bytes = offsetof(Header, prepared)};
+    VERBENA_RETURN_IF_ERROR(store.region->write(prepared, header_.epoch));
+    return store.region->compare_and_swap({log_app::kFormingAt}, 1, 1).status();
+  }
   Status finish(const Replica& store, uint32_t number) const {
     const RemotePointer<Control> control{.offset_bytes = log_app::kControlAt};
     VERBENA_RETURN_IF_ERROR(store.region->write(
@@ -218,11 +228,10 @@ class Former {
     Header header = store.header;
     header.state = StoreState::kActive;
     header.log_id = header_.log_id;
-    header.epoch = header_.epoch;
+    header.epoch = header.prepared = header_.epoch;
     header.replica = number;
     header.replicas = static_cast<uint32_t>(stores_.size());
     VERBENA_RETURN_IF_ERROR(store.region->write(RemotePointer<Header>{.offset_bytes = 0}, header));
-    // The answer of an atomic tells that the WRITEs before it are there.
     return store.region->compare_and_swap({log_app::kFormingAt}, 1, 0).status();
   }
 
@@ -233,6 +242,7 @@ class Former {
   uint64_t words_begin_ = 0;
   uint64_t words_end_ = 0;
   Header header_;  // log_id and epoch
+  uint64_t prepared_ = 0;
   uint64_t tail_ = 0;
   uint64_t trim_ = 0;
   uint64_t limit_ = UINT64_MAX;

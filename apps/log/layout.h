@@ -62,8 +62,9 @@ struct Header {
   uint64_t epoch = 0;
   uint32_t replica = 0;
   uint32_t replicas = 0;
+  uint64_t prepared = 0;  // the epoch that form_log() was about to begin when it came last
 };
-static_assert(sizeof(Header) == 56);
+static_assert(sizeof(Header) == 64);
 
 // Positions in places. The tail has a cache line of its own.
 struct Control {
@@ -79,6 +80,7 @@ struct Control {
 inline constexpr uint64_t kMaxPlace = uint64_t{1} << 53;
 
 inline constexpr uint64_t kControlAt = 64;
+static_assert(sizeof(Header) <= kControlAt);
 inline constexpr uint64_t kTailAt = kControlAt;
 inline constexpr uint64_t kTrimAt = kControlAt + 64;
 inline constexpr uint64_t kLimitAt = kTrimAt + 8;

@@ -522,6 +522,52 @@ TEST(LogReplicasTest, AStoreThatWasLeftOutIsFilledAnew) {
   ASSERT_TRUE(log.writer()->append("new").ok());
 }
 
+// A formation of both stores was interrupted when the first one was part of the next epoch. The
+// second one then went on alone, and has what the first one has missed.
+TEST(LogReplicasTest, WhoIsAheadByAnInterruptedFormationIsNotBelieved) {
+  LogForTest log(2);
+  ASSERT_TRUE(log.writer()->append("old").ok());
+  {
+    auto raw = log.raw(Role::kFormer);
+    ASSERT_TRUE(raw.ok()) << raw.status().message();
+    for (const Replica& store : *raw.result) {
+      Header header = store.header;
+      const bool is_finished = &store == &raw.result->front();
+      header.prepared = header.epoch + 1;
+      if (is_finished) header.epoch = header.prepared;
+      ASSERT_TRUE(store.region->write(RemotePointer<Header>{.offset_bytes = 0}, header).ok());
+    }
+  }
+  const auto second_only = [](auto open) {
+    return [open](std::span<ControlConnection* const> controls) {
+      controls[0]->hang_up();
+      return open(controls.subspan(1));
+    };
+  };
+  const test::Node& node = log.node();
+  ASSERT_TRUE(log.open<LogFormation>(second_only([&](std::span<ControlConnection* const> only) {
+                   return form_log(node.device, node.domain, only);
+                 }))
+                  .ok());
+  {
+    auto writer = log.open<std::unique_ptr<LogWriter>>(
+        second_only([&](std::span<ControlConnection* const> only) {
+          return open_log_writer(node.device, node.domain, only);
+        }));
+    ASSERT_TRUE(writer.ok()) << writer.status().message();
+    ASSERT_TRUE(writer->append("new").ok());
+  }
+  const auto formed = log.form();
+  ASSERT_TRUE(formed.ok()) << formed.status().message();
+  EXPECT_EQ(formed->kept, 1u);
+  ASSERT_EQ(formed->entries, 2u);
+  auto reader = log.reader();
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  std::vector<std::string> records;
+  ASSERT_TRUE(read_records(*reader.result.value(), 2, &records).ok());
+  EXPECT_THAT(records, ElementsAre("old", "new"));
+}
+
 // --- bad input ---
 
 // Nothing that a front-end leaves in the words keeps a store from those that come.
