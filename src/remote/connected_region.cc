@@ -16,7 +16,6 @@
 namespace verbena::remote {
 namespace {
 
-constexpr uint32_t kMaxPending = 4096;
 constexpr uint32_t kMaxPostBatch = 256;
 constexpr uint32_t kMaxValueBytes = 1u << 20;
 constexpr uint32_t kMaxEntries = 1024;

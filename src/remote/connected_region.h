@@ -23,6 +23,9 @@
 
 namespace verbena::remote {
 
+// Of RemoteRegionOptions::pending.
+inline constexpr uint32_t kMaxPending = 4096;
+
 // Whether the options are in their ranges.
 Status check(const RemoteRegionOptions& options);
 

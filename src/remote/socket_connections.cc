@@ -127,6 +127,11 @@ Result<std::unique_ptr<SocketConnections>> connect_sockets(
     return Status(StatusCode::kInvalidArgument, fmt::format("{} devices were given; choose 1 to {}",
                                                             devices.size(), kMaxRemoteSockets));
   }
+  if (options.proxy_pending < 1 || options.proxy_pending > remote::kMaxPending) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("proxy_pending is {}; choose 1 to {}", options.proxy_pending,
+                              remote::kMaxPending));
+  }
   auto connections = std::make_unique<remote::Connections>(devices, std::move(connect), options);
   VERBENA_RETURN_IF_ERROR(connections->start());
   return std::unique_ptr<SocketConnections>(std::move(connections));

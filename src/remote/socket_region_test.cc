@@ -1,4 +1,5 @@
 // Regions on several sockets, all in one process on soft0, whose sockets are only numbers.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -501,6 +502,17 @@ TEST(SocketRegionTest, OptionsOutOfRangeAreRefused) {
   refused(sockets->open_region(2, {}), "choose 0 to 1");
   refused(sockets->open_region(0, {.region = {.pending = 0}}), "pending is 0");
   refused(connect_sockets({}, {}, {}), "0 devices");
+  for (const uint32_t wrong : {0u, 4097u}) {
+    bool connected = false;
+    const auto connect = [&connected]() -> Result<ControlConnection> {
+      connected = true;
+      return Status(StatusCode::kUnavailable, "nobody is there");
+    };
+    const SocketDevice one{&sockets.node(0).device, &sockets.node(0).domain};
+    refused(connect_sockets({&one, 1}, connect, {.proxy_pending = wrong}),
+            fmt::format("proxy_pending is {}; choose 1 to 4096", wrong).c_str());
+    EXPECT_FALSE(connected) << "no back-end has to wait for what cannot be";
+  }
   refused(expose_sockets({}, {.size_bytes = 64}), "0 devices");
   const SocketDevice device{&sockets.node(0).device, &sockets.node(0).domain};
   refused(expose_sockets({&device, 1}, {.size_bytes = 64, .socket = 0}),
