@@ -119,12 +119,14 @@ Result<job::Mesh> find_ranks(const job::Placement& placement, const JobSecret& s
     }
     return job::gather_ranks(seat, listener, deadline);
   }
-  std::string coordinators = placement.coordinator;
+  // Only what rank 0 left with the launcher is a list.
+  std::vector<std::string> coordinators = {placement.coordinator};
   if (pmi) {
     VERBENA_RETURN_IF_ERROR(pmi->barrier());
-    VERBENA_ASSIGN_OR_RETURN(coordinators, pmi->get(kCoordinatorKey));
+    VERBENA_ASSIGN_OR_RETURN(const std::string list, pmi->get(kCoordinatorKey));
+    coordinators = split_list(list);
   }
-  return job::join_ranks(seat, split_list(coordinators), secret, deadline);
+  return job::join_ranks(seat, coordinators, secret, deadline);
 }
 
 }  // namespace

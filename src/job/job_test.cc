@@ -299,6 +299,14 @@ TEST_F(JobTest, WhatIsMissingIsNamed) {
   missing.coordinator = "host:port";
   EXPECT_THAT(Job::join(missing).status().message(),
               HasSubstr("'host:port' is not of the form HOST:PORT"));
+  for (const char* none : {",", "127.0.0.1:1,127.0.0.1:2"}) {
+    missing = options(1, 2);
+    missing.coordinator = none;
+    const Result<Job> job = Job::join(missing);
+    ASSERT_FALSE(job.ok());
+    EXPECT_EQ(job.status().code(), StatusCode::kNotFound) << job.status().message();
+    EXPECT_THAT(job.status().message(), HasSubstr(none));
+  }
   missing = options(0, 2);
   missing.secret.reset();
   EXPECT_THAT(Job::join(missing).status().message(), HasSubstr("VERBENA_JOB_SECRET_FILE"));

@@ -126,6 +126,10 @@ Status seat_newcomer(const Seat& seat, const JoinRequest& request, ControlConnec
 
 Result<ControlConnection> reach_coordinator(const std::vector<std::string>& coordinators,
                                             const JobSecret& secret, const Deadline& deadline) {
+  if (coordinators.empty()) {
+    return Status(StatusCode::kProtocolViolation,
+                  "rank 0 left no address with the launcher; give it with --coordinator HOST:PORT");
+  }
   Status last;
   for (;;) {
     for (const std::string& coordinator : coordinators) {
