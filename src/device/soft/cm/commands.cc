@@ -328,7 +328,7 @@ int ConnectionManager::query_route(const Call& call) {
       path.rate = IBV_RATE_100_GBPS;
       path.packet_life_time_selector = kExactly;
       path.packet_life_time = kPacketLifeTime;
-      path.hop_limit = 1;
+      path.hop_limit = ethernet ? kHopLimit : 1;
     }
   }
   return answer(command.response, response, call.out_bytes,

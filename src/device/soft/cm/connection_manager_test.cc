@@ -25,6 +25,7 @@
 #include <string>
 #include <thread>
 
+#include "src/base/device_settings.h"
 #include "src/base/file_descriptor.h"
 #include "src/device/soft/cm/channel_calls.h"
 #include "src/device/soft/cm/port_files.h"
@@ -878,6 +879,24 @@ TEST(ConnectionManager, ChannelsAreTheParentsAfterAFork) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(events.bind(id, ipv4("127.0.0.1")), 0);
+}
+
+// Programs make an address of a path, global where its hop limit says so: Ethernet takes no other.
+TEST(ConnectionManager, PathsOfEthernetHaveAGlobalRoute) {
+  const auto hop_limit_of = [](const char* link_layer) {
+    const pid_t child = fork();
+    if (child == 0) {
+      setenv(kLinkLayerVariable, link_layer, 1);
+      const Events events;
+      const uint32_t id = events.resolved(kActive, ipv4("127.0.0.1", 7), RDMA_PS_UDP);
+      _exit(events.query(id).ib_route[0].hop_limit);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  EXPECT_EQ(hop_limit_of("ethernet"), kHopLimit);
+  EXPECT_EQ(hop_limit_of("infiniband"), 1);
 }
 
 TEST(ConnectionManager, AnswersWrongCommandsWithErrors) {

@@ -34,7 +34,6 @@ constexpr uint32_t kQueueKeyUdp = 0x01234567;  // RDMA_UDP_QKEY of rdma_cma.h
 constexpr uint32_t kQueueKeyIpoib = 0x0b1b;
 constexpr uint32_t kMulticastQueuePair = 0xffffff;
 
-constexpr uint8_t kHopLimit = 64;
 constexpr uint8_t kDefaultAckTimeout = 18;  // 1 s
 constexpr uint32_t kNumberMask = 0xffffff;
 

@@ -16,6 +16,9 @@
 
 namespace verbena::soft::cm {
 
+// Of packets with a global route; more than 1 tells programs that a path needs one.
+inline constexpr uint8_t kHopLimit = 64;
+
 // RDMA_USER_CM_CMD_WRITE_CM_EVENT of newer rdma_user_cm.h.
 inline constexpr uint32_t kWriteCmEvent = 24;
 
