@@ -127,6 +127,30 @@ void moved_pages_keep_their_contents() {
   CHECK(munmap(target, 2 * kPages * page_bytes) == 0);
 }
 
+// The old address stays mapped, without contents: what is written there is not in the new pages.
+void moved_pages_that_stay_mapped_are_empty() {
+  for (const int fixed : {0, MREMAP_FIXED}) {
+    char* pages = map_pages(nullptr, kPages, 0);
+    std::memset(pages, 'q', kPages * page_bytes);
+    ibv_mr* region = ibv_reg_mr(domain, pages, kPages * page_bytes, kAccess);
+    CHECK(region != nullptr);
+    char* target = fixed != 0 ? map_pages(nullptr, kPages, 0) : nullptr;
+    auto* moved = static_cast<char*>(mremap(pages, kPages * page_bytes, kPages * page_bytes,
+                                            MREMAP_MAYMOVE | MREMAP_DONTUNMAP | fixed, target));
+    CHECK(moved != MAP_FAILED && moved != pages);
+    if (moved == MAP_FAILED) continue;
+    CHECK(all(moved, kPages * page_bytes, 'q'));
+    CHECK(madvise(pages, kPages * page_bytes, MADV_NORMAL) == 0);  // ENOMEM: it is not mapped
+    CHECK(all(pages, kPages * page_bytes, 0));
+    std::memset(pages, 'r', kPages * page_bytes);
+    if (region != nullptr) CHECK(ibv_dereg_mr(region) == 0);
+    CHECK(all(moved, kPages * page_bytes, 'q'));
+    CHECK(all(pages, kPages * page_bytes, 'r'));
+    CHECK(munmap(moved, kPages * page_bytes) == 0);
+    CHECK(munmap(pages, kPages * page_bytes) == 0);
+  }
+}
+
 void grown_pages_keep_their_contents() {
   char* pages = map_pages(nullptr, kPages, 0);
   std::memset(pages, 'n', kPages * page_bytes);
@@ -278,6 +302,7 @@ int main() {
     unmapped_pages_come_back_empty();
     a_fixed_mapping_replaces_pages();
     moved_pages_keep_their_contents();
+    moved_pages_that_stay_mapped_are_empty();
     grown_pages_keep_their_contents();
     partly_shared_and_large_pages_grow();
     a_shrunk_mapping_keeps_its_head();

@@ -27,8 +27,10 @@ void* fail(int error) {
   return MAP_FAILED;
 }
 
-// A moved mapping's contents at `new_address`, or where the kernel likes if that is null.
-void* copy_to_new_pages(void* address, size_t old_length, size_t length, void* new_address) {
+// A moved mapping's contents at `new_address`, or where the kernel likes if that is null. With
+// `keeps_mapping`, the old address has pages without contents then.
+void* copy_to_new_pages(void* address, size_t old_length, size_t length, void* new_address,
+                        bool keeps_mapping) {
   const int protection = rnic().protection_of(address, old_length);
   if (protection < 0) return fail(EFAULT);
   if ((protection & PROT_READ) == 0) return fail(ENOMEM);
@@ -39,7 +41,11 @@ void* copy_to_new_pages(void* address, size_t old_length, size_t length, void* n
   std::memcpy(copy, address, std::min(old_length, length));
   if (protection != (PROT_READ | PROT_WRITE)) mprotect(copy, length, protection);
   release(address, old_length);
-  next_munmap(address, old_length);
+  if (keeps_mapping) {
+    next_mmap(address, old_length, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  } else {
+    next_munmap(address, old_length);
+  }
   return copy;
 }
 
@@ -63,10 +69,10 @@ void* verbena_mremap(void* address, size_t old_length, size_t length, int flags,
   // What the kernel refuses, and an old length of 0, which duplicates a mapping that the program
   // itself shares.
   const bool too_long = had < old_length || wanted < length;
+  const bool keeps_mapping = (flags & MREMAP_DONTUNMAP) != 0;
   constexpr int kKnownFlags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
-  const bool bad_flags =
-      (flags & ~kKnownFlags) != 0 ||
-      ((flags & MREMAP_DONTUNMAP) != 0 && ((flags & MREMAP_MAYMOVE) == 0 || had != wanted));
+  const bool bad_flags = (flags & ~kKnownFlags) != 0 ||
+                         (keeps_mapping && ((flags & MREMAP_MAYMOVE) == 0 || had != wanted));
   const bool bad_target = fixed && (!starts_a_page(new_address) || (flags & MREMAP_MAYMOVE) == 0 ||
                                     overlap(address, had, new_address, wanted));
   if (length == 0 || old_length == 0 || too_long || bad_flags || !starts_a_page(address) ||
@@ -75,9 +81,9 @@ void* verbena_mremap(void* address, size_t old_length, size_t length, int flags,
   }
 
   if (fixed) release(new_address, wanted);
-  if ((fixed || wanted > had) && peers_share(address, had)) {
+  if ((fixed || keeps_mapping || wanted > had) && peers_share(address, had)) {
     if ((flags & MREMAP_MAYMOVE) == 0) return fail(ENOMEM);
-    return copy_to_new_pages(address, had, wanted, new_address);
+    return copy_to_new_pages(address, had, wanted, new_address, keeps_mapping);
   }
   if (wanted < had) release(static_cast<char*>(address) + wanted, had - wanted);
   return next_mremap(address, old_length, length, flags, new_address);
