@@ -3,6 +3,9 @@
 // Other uses of these must work as ever.
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
+#include <netinet/in.h>
+#include <sys/select.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -62,6 +65,30 @@ void check_copies(void* get_list) {
   std::filesystem::remove_all(folder);
 }
 
+// librdmacm's functions call rpoll() of Verbena, which has to find librdmacm's, wherever that is.
+void check_sockets() {
+  void* library = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return;  // not installed
+  auto* make = take<int(int, int, int)>(library, "rsocket", "RDMACM_1.0");
+  auto* select =
+      take<int(int, fd_set*, fd_set*, fd_set*, timeval*)>(library, "rselect", "RDMACM_1.0");
+  auto* bind = take<int(int, const sockaddr*, socklen_t)>(library, "rbind", "RDMACM_1.0");
+  auto* listen = take<int(int, int)>(library, "rlisten", "RDMACM_1.0");
+  const int made = make(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  check(made >= 0 && bind(made, reinterpret_cast<sockaddr*>(&any), sizeof(any)) == 0 &&
+            listen(made, 1) == 0,
+        "a socket that listens");
+  fd_set readable;
+  for (int round = 0; round < 3; ++round) {
+    FD_ZERO(&readable);
+    FD_SET(made, &readable);
+    timeval timeout{.tv_sec = 0, .tv_usec = 1000};
+    check(select(made + 1, &readable, nullptr, nullptr, &timeout) == 0, "rselect");
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -103,6 +130,7 @@ int main() {
   check(plain_list == get_list, "dlsym finds the same function");
   check(dlsym(library, "ibv_wc_status_str") != nullptr, "dlsym finds libibverbs' own functions");
   check_copies(reinterpret_cast<void*>(get_list));
+  check_sockets();
   void* again = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
   check(again == library, "a second dlopen gives the same handle");
   check(dlopen("libno_such_library.so.1", RTLD_NOW) == nullptr, "an unknown library");

@@ -2,11 +2,15 @@
 // time-out; one or two calls later it spins for ever in rs_poll_enter(). Programs that poll
 // datagram rsockets, as udpong does, meet this with the first lost or late datagram. So here a
 // time-out is a descriptor to be polled, and librdmacm is asked to wait without end.
+#include <dlfcn.h>
+#include <link.h>
 #include <poll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/device/soft/interpose/installed.h"
@@ -18,6 +22,35 @@ namespace verbena::soft::interpose {
 namespace {
 
 using Poll = decltype(&::rpoll);
+
+// Where librdmacm was loaded from, under whatever name a package has its copy; empty if it was not.
+std::string librdmacm_path() {
+  const auto take_path = [](dl_phdr_info* info, size_t, void* found) -> int {
+    const std::string_view path = info->dlpi_name;
+    if (!path.substr(path.rfind('/') + 1).starts_with("librdmacm")) return 0;
+    *static_cast<std::string*>(found) = path;
+    return 1;
+  };
+  std::string path;
+  dl_iterate_phdr(take_path, &path);
+  return path;
+}
+
+// librdmacm's rpoll(); null where there is none. What a program opened for itself alone, or an
+// extension of it links, is in no list that is searched for the next definition, though such a
+// library's calls, and rselect() of librdmacm, come here.
+Poll find_installed_rpoll() {
+  constexpr const char* kName = "rpoll";
+  constexpr const char* kVersion = "RDMACM_1.0";
+  void* found = find_installed_if_any(kName, kVersion);
+  if (found == nullptr) {
+    const std::string path = librdmacm_path();
+    // Never closed, so that the function stays.
+    void* library = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (library != nullptr) found = dlvsym(library, kName, kVersion);
+  }
+  return reinterpret_cast<Poll>(found);
+}
 
 // A descriptor that becomes readable after `timeout_ms`; negative if there is none.
 int make_timer(int timeout_ms) {
@@ -63,7 +96,7 @@ int poll_with_timer(Poll next, pollfd* descriptors, nfds_t count, int timer) {
 using namespace verbena::soft::interpose;  // NOLINT: definitions below are global
 
 VERBENA_EXPORT int rpoll(pollfd* descriptors, nfds_t count, int timeout_ms) {
-  static const auto next = reinterpret_cast<Poll>(find_installed_if_any("rpoll", "RDMACM_1.0"));
+  static const Poll next = find_installed_rpoll();
   if (next == nullptr) {
     errno = ENOSYS;
     return -1;
