@@ -132,7 +132,9 @@ int PortFiles::change(uint16_t space, uint16_t port, const Change& apply, uint64
     const int error = write_records(file.get(), records);
     if (error != 0 && result == 0) result = error;
     if (error == 0) forget_owed(space, port);
-    if (records.empty()) unlinkat(directory_fd_, name.c_str(), 0);
+    // Nor does a file stay whose first record found no room.
+    const bool has_none = records.empty() || (error != 0 && read_records(file.get()).empty());
+    if (has_none) unlinkat(directory_fd_, name.c_str(), 0);
     return result;
   }
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -70,6 +71,23 @@ TEST_F(PortFilesTest, NobodyChangesAFileThatIsHeld) {
   ASSERT_EQ(ports_.bind(bound), 0);
   const FileDescriptor held = hold();
   EXPECT_EQ(ports_.listen(bound), EBUSY);
+}
+
+TEST_F(PortFilesTest, WhatFindsNoRoomLeavesNoFile) {
+  // As a full file system: no file may grow.
+  const sighandler_t former = signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  PortWish refused = wish();
+  const int error = ports_.bind(refused);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  signal(SIGXFSZ, former);
+  EXPECT_EQ(error, EFBIG);
+  EXPECT_TRUE(std::filesystem::is_empty(path_));
+  PortWish bound = wish();
+  EXPECT_EQ(ports_.bind(bound), 0);
 }
 
 TEST_F(PortFilesTest, WhatCannotBeReleasedIsReleasedLater) {
