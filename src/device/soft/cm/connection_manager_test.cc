@@ -27,6 +27,7 @@
 
 #include "src/base/device_settings.h"
 #include "src/base/file_descriptor.h"
+#include "src/base/sanitizer.h"
 #include "src/device/soft/cm/channel_calls.h"
 #include "src/device/soft/cm/port_files.h"
 #include "src/device/soft/no_descriptors_for_test.h"
@@ -883,6 +884,7 @@ TEST(ConnectionManager, ChannelsAreTheParentsAfterAFork) {
 
 // Programs make an address of a path, global where its hop limit says so: Ethernet takes no other.
 TEST(ConnectionManager, PathsOfEthernetHaveAGlobalRoute) {
+  if (VERBENA_THREAD_SANITIZER) GTEST_SKIP() << "ThreadSanitizer starts no threads after a fork()";
   const auto hop_limit_of = [](const char* link_layer) {
     const pid_t child = fork();
     if (child == 0) {
