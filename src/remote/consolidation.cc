@@ -43,7 +43,7 @@ Status check_options(const RemoteRegion& region, const ConsolidationOptions& opt
     if (end % options.block_bytes == 0) continue;
     return wrong(
         fmt::format("block_bytes is {}, and a part of the region ends at offset {}, within a "
-                    "block; choose fewer that divide it, or parts of a multiple of it",
+                    "block; choose block_bytes of which each part is a multiple",
                     options.block_bytes, end));
   }
   if (!region.writable()) {
