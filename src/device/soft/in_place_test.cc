@@ -238,6 +238,38 @@ TEST_F(InPlaceTest, ATargetIsRegisteredElsewhereInTheMiddleOfARead) {
   EXPECT_TRUE(later.is_all(1, later.size_bytes));
 }
 
+// What the sender's thread copies from is out of its reach, too, once it is deregistered: in the
+// midst of a WRITE or SEND, whatever becomes of the memory then.
+class SourceInPlaceTest : public InPlaceTest, public testing::WithParamInterface<ibv_wr_opcode> {};
+
+TEST_P(SourceInPlaceTest, IsTakenInTheMiddleOfARequest) {
+  const Memory source(64 << 20);
+  test::Buffer target(node_, source.size_bytes);
+  MemoryRegion read = leave(source, 0);
+  const ibv_sge all = all_of(source, read);
+  ASSERT_EQ(test::post_receive(far_.qp(), 1, {target.sge(0, target.size())}), 0);
+  std::atomic<int> posted = -1;
+  Thread sender = start_thread("sender", [&] {
+    posted.store(test::post(near_.qp(), {.opcode = GetParam(),
+                                         .sges = {all},
+                                         .remote_address = target.address(),
+                                         .rkey = target.key()}));
+  });
+  for (Waiter waiter; polled(target.data()) == 0;) waiter.idle();
+  ASSERT_TRUE(read.deregister());
+  ASSERT_EQ(mprotect(source.bytes, source.size_bytes, PROT_NONE), 0);
+  sender.join();
+  ASSERT_EQ(posted.load(), 0);
+  const ibv_wc_status status = completed(near_);
+  EXPECT_TRUE(status == IBV_WC_LOC_PROT_ERR || status == IBV_WC_SUCCESS) << status;
+}
+
+INSTANTIATE_TEST_SUITE_P(InTwoWays, SourceInPlaceTest,
+                         testing::Values(IBV_WR_RDMA_WRITE, IBV_WR_SEND),
+                         [](const testing::TestParamInfo<ibv_wr_opcode>& info) {
+                           return info.param == IBV_WR_SEND ? "Send" : "Write";
+                         });
+
 // What was registered in place is not private for others: a later registration gets shared pages.
 TEST_F(InPlaceTest, ARegistrationBesideItIsShared) {
   const Memory memory(2 * kPageBytes);

@@ -24,40 +24,10 @@ Copy copy_in_parts(Qp& qp, uint64_t stamp, uint32_t size_bytes, CopyPart&& copy)
   return Copy::kDone;
 }
 
-// This side's memory of a READ, in whose parts other threads may deregister it.
-class Target {
- public:
-  // All outlive it.
-  Target(const Qp& qp, const ibv_send_wr& wr, const Pieces& pieces, uint64_t ended)
-      : qp_(qp), wr_(wr), pieces_(pieces), ended_(ended) {}
-  // Within a flight: which it stays for that flight.
-  bool is_there() {
-    const uint64_t ended = qp_.rnic->regions().ended();
-    if (ended == ended_) [[likely]]
-      return true;
-    ended_ = ended;
-    Pieces again;
-    return collect_target(qp_, wr_, again) && is_same(again);
-  }
-
- private:
-  // A key may name other memory by now (rereg_mr()).
-  bool is_same(const Pieces& again) const {
-    return std::equal(
-        pieces_.list, pieces_.list + pieces_.count, again.list,
-        [](const Piece& one, const Piece& other) { return one.bytes == other.bytes; });
-  }
-
-  const Qp& qp_;
-  const ibv_send_wr& wr_;
-  const Pieces& pieces_;
-  uint64_t ended_;
-};
-
 Copy read_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Piece& piece,
-                         Target& target) {
+                         RequestMemory& own) {
   return copy_in_parts(qp, view.stamp, piece.size_bytes, [&](uint32_t at, uint32_t part) {
-    if (!target.is_there()) return Copy::kNotHere;
+    if (!own.is_there()) return Copy::kNotHere;
     std::byte* const to = piece.bytes + at;
     if (view.base == nullptr) {
       switch (qp.peer.memory->read_foreign(view.address + offset + at, to, part)) {
@@ -77,8 +47,19 @@ Copy read_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const 
 
 }  // namespace
 
-Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Piece& piece) {
+bool RequestMemory::collects_the_same() const {
+  Pieces again;
+  const bool collected = wr_.opcode == IBV_WR_RDMA_READ ? collect_target(qp_, wr_, again)
+                                                        : collect(qp_, wr_, 0, again);
+  return collected &&
+         std::equal(pieces_.list, pieces_.list + pieces_.count, again.list,
+                    [](const Piece& one, const Piece& other) { return one.bytes == other.bytes; });
+}
+
+Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Piece& piece,
+                          RequestMemory& own) {
   return copy_in_parts(qp, view.stamp, piece.size_bytes, [&](uint32_t at, uint32_t part) {
+    if (!own.is_there()) return Copy::kNotHere;
     const std::byte* source = piece.bytes + at;
     if (view.base == nullptr) {
       if (qp.peer.memory->write_foreign(view.address + offset + at, source, part))
@@ -90,21 +71,21 @@ Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const
   });
 }
 
-Copy write_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces) {
+Copy write_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces,
+                         RequestMemory& own) {
   Copy copied = Copy::kDone;
   for (uint32_t i = 0; i < pieces.count && copied == Copy::kDone; ++i) {
-    copied = write_piece_in_parts(qp, view, offset, pieces.list[i]);
+    copied = write_piece_in_parts(qp, view, offset, pieces.list[i], own);
     offset += pieces.list[i].size_bytes;
   }
   return copied;
 }
 
 Copy read_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces,
-                        const ibv_send_wr& wr, uint64_t ended) {
-  Target target(qp, wr, pieces, ended);
+                        RequestMemory& own) {
   Copy copied = Copy::kDone;
   for (uint32_t i = 0; i < pieces.count && copied == Copy::kDone; ++i) {
-    copied = read_piece_in_parts(qp, view, offset, pieces.list[i], target);
+    copied = read_piece_in_parts(qp, view, offset, pieces.list[i], own);
     offset += pieces.list[i].size_bytes;
   }
   return copied;

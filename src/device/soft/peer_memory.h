@@ -54,13 +54,39 @@ inline void read_peer(const RegionView& view, uint64_t offset, const Pieces& pie
   }
 }
 
+// This side's memory of a request, which other threads may deregister between its parts.
+class RequestMemory {
+ public:
+  // `pieces` were collected of `wr`; `ended` is of before that (RegionTable::ended()): where that
+  // has changed, they are collected again. All outlive it.
+  RequestMemory(const Qp& qp, const ibv_send_wr& wr, const Pieces& pieces, uint64_t ended)
+      : qp_(qp), wr_(wr), pieces_(pieces), ended_(ended) {}
+  // Within a flight: which it stays for that flight.
+  bool is_there() {
+    const uint64_t ended = qp_.rnic->regions().ended();
+    if (ended == ended_) [[likely]]
+      return true;
+    ended_ = ended;
+    return collects_the_same();
+  }
+
+ private:
+  // A key may name other memory by now (rereg_mr()).
+  bool collects_the_same() const;
+
+  const Qp& qp_;
+  const ibv_send_wr& wr_;
+  const Pieces& pieces_;
+  uint64_t ended_;
+};
+
 // The same for what is longer, or goes through the kernel: part by part. In between the peer may
 // take the memory away, or end the connection.
-Copy write_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces);
-// `ended` is of before the pieces of `wr` were collected (RegionTable::ended()): where that has
-// changed after a part, they are collected again.
+Copy write_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces,
+                         RequestMemory& own);
 Copy read_peer_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Pieces& pieces,
-                        const ibv_send_wr& wr, uint64_t ended);
-Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Piece& piece);
+                        RequestMemory& own);
+Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const Piece& piece,
+                          RequestMemory& own);
 
 }  // namespace verbena::soft

@@ -96,7 +96,7 @@ void abandon_receive(Qp& qp, const Taken& taken) {
   publish_packet(qp, kPacketFlushed | kPacketSolicited, taken, 0, 0, 0);
 }
 
-Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces) {
+Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces, RequestMemory& own) {
   PeerQp& peer = qp.peer;
   const uint32_t stride =
       peer.srq.shared != nullptr ? peer.srq.stride_bytes : peer.receives.stride_bytes;
@@ -126,7 +126,7 @@ Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces) {
         // Nobody reads it.
       } else if (part <= view->at_once_bytes) [[likely]] {
         copy_bytes(view->base + offset, bytes, part);
-      } else if (const Copy copied = write_piece_in_parts(qp, *view, offset, {bytes, part});
+      } else if (const Copy copied = write_piece_in_parts(qp, *view, offset, {bytes, part}, own);
                  copied != Copy::kDone) {
         return copied;
       }

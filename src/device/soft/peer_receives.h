@@ -62,7 +62,7 @@ inline bool take_receive(Qp& qp, Taken& taken) {
 
 // Places a payload into the buffers of a taken receive. kMisfit: they have less room than the
 // receive says.
-Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces);
+Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces, RequestMemory& own);
 
 // Tells the owner of a completion queue that something arrived for it.
 inline void announce(Peer& process, const PeerCq& cq, bool solicited) {

@@ -26,9 +26,9 @@ inline uint32_t write_at_once(Qp& qp, const ibv_send_wr& wr, bool is_inline) {
   if (wr.num_sge != 1 || size_bytes == 0) return 0;
   // at_once_bytes is more than any inline limit, and less than any message's.
   if (is_inline && size_bytes > qp.init.cap.max_inline_data) return 0;
+  const Flight flight(qp);
   const std::byte* const source = source_of(qp, sge, is_inline);
   if (source == nullptr) return 0;
-  const Flight flight(qp);
   if (!qp.peer.accepts() || !allows(qp, IBV_ACCESS_REMOTE_WRITE)) return 0;
   const RegionView* const view = target_of(qp, wr, size_bytes, IBV_ACCESS_REMOTE_WRITE);
   if (view == nullptr || size_bytes > view->at_once_bytes) return 0;

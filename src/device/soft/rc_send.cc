@@ -21,7 +21,7 @@ namespace {
 constexpr Execution failed(ibv_wc_status status) { return {Outcome::kError, status, 0}; }
 
 // Of a copy that did not end well.
-[[gnu::cold]] Execution ended(Copy copied) {
+[[gnu::cold]] Execution ended_with(Copy copied) {
   switch (copied) {
     case Copy::kShut:
       return {Outcome::kWaitPeer};
@@ -40,7 +40,8 @@ uint8_t packet_kind(PacketKind kind, const ibv_send_wr& wr, bool with_immediate)
 }
 
 // Of a receive that is there; a shared one was taken.
-Execution send_to_receive(Qp& qp, const ibv_send_wr& wr, const Pieces& pieces, Taken taken) {
+Execution send_to_receive(Qp& qp, const ibv_send_wr& wr, const Pieces& pieces, uint64_t ended,
+                          Taken taken) {
   PeerQp& peer = qp.peer;
   const uint32_t size_bytes = pieces.size_bytes;
   uint8_t kind = packet_kind(kPacketSend, wr, wr.opcode == IBV_WR_SEND_WITH_IMM);
@@ -57,10 +58,11 @@ Execution send_to_receive(Qp& qp, const ibv_send_wr& wr, const Pieces& pieces, T
     } else if (size_bytes > length_bytes) {
       status = IBV_WC_REM_INV_REQ_ERR;
     } else if (inline_bytes == 0 && size_bytes > 0) {
-      const Copy scattered = scatter(qp, *taken.receive, pieces);
-      if (scattered == Copy::kShut) {
+      RequestMemory own(qp, wr, pieces, ended);
+      const Copy scattered = scatter(qp, *taken.receive, pieces, own);
+      if (scattered == Copy::kShut || scattered == Copy::kNotHere) {
         abandon_receive(qp, taken);
-        return {Outcome::kWaitPeer};
+        return ended_with(scattered);
       }
       status = scattered == Copy::kDone     ? IBV_WC_SUCCESS
                : scattered == Copy::kMisfit ? IBV_WC_REM_INV_REQ_ERR
@@ -94,11 +96,12 @@ Execution send_to_receive(Qp& qp, const ibv_send_wr& wr, const Pieces& pieces, T
 }
 
 Execution execute_send(Qp& qp, const ibv_send_wr& wr) {
+  const uint64_t ended = qp.rnic->regions().ended();
   Pieces pieces;
   if (!collect(qp, wr, 0, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
   Taken taken;
   if (!take_receive(qp, taken)) return {Outcome::kWaitReceiver};
-  return send_to_receive(qp, wr, pieces, taken);
+  return send_to_receive(qp, wr, pieces, ended, taken);
 }
 
 // The receive that an immediate has met completes with the error.
@@ -116,7 +119,19 @@ Execution refuse_immediate(Qp& qp, const Taken& taken, ibv_wc_status status) {
   return failed(IBV_WC_REM_ACCESS_ERR);
 }
 
+// What its sender itself is to blame for is not told to the receiver, as with an RNIC.
+[[gnu::noinline, gnu::cold]] Execution end_write_early(Qp& qp, Copy copied, bool with_immediate,
+                                                       const Taken& taken) {
+  const Execution execution = ended_with(copied);
+  if (!with_immediate) return execution;
+  if (execution.outcome() == Outcome::kError && copied != Copy::kNotHere)
+    return refuse_immediate(qp, taken, execution.status());
+  abandon_receive(qp, taken);
+  return execution;
+}
+
 Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
+  const uint64_t ended = qp.rnic->regions().ended();
   Pieces pieces;
   if (!collect(qp, wr, 0, pieces)) return failed(IBV_WC_LOC_PROT_ERR);
   if (!allows(qp, IBV_ACCESS_REMOTE_WRITE)) return refuse_write(qp, wr);
@@ -133,13 +148,10 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
     if (pieces.size_bytes <= view->at_once_bytes) [[likely]] {
       write_peer(*view, offset, pieces);
       prefetch_next(qp.peer, *view, wr.wr.rdma.remote_addr, pieces.size_bytes);
-    } else if (const Copy copied = write_peer_in_parts(qp, *view, offset, pieces);
-               copied != Copy::kDone) {
-      const Execution execution = ended(copied);
-      if (with_immediate && execution.outcome() == Outcome::kWaitPeer) abandon_receive(qp, taken);
-      return with_immediate && execution.outcome() == Outcome::kError
-                 ? refuse_immediate(qp, taken, execution.status())
-                 : execution;
+    } else {
+      RequestMemory own(qp, wr, pieces, ended);
+      const Copy copied = write_peer_in_parts(qp, *view, offset, pieces, own);
+      if (copied != Copy::kDone) return end_write_early(qp, copied, with_immediate, taken);
     }
   }
   if (with_immediate && !publish_packet(qp, packet_kind(kPacketWrite, wr, true), taken,
@@ -160,7 +172,7 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
 }
 
 Execution execute_read(Qp& qp, const ibv_send_wr& wr) {
-  const uint64_t ended_before = qp.rnic->regions().ended();
+  const uint64_t ended = qp.rnic->regions().ended();
   Pieces pieces;
   if (!collect_target(qp, wr, pieces)) return refuse_read(qp, wr);
   if (!allows(qp, IBV_ACCESS_REMOTE_READ)) return failed(IBV_WC_REM_ACCESS_ERR);
@@ -172,10 +184,11 @@ Execution execute_read(Qp& qp, const ibv_send_wr& wr) {
     if (view->base != nullptr && !is_target_there(pieces)) return failed(IBV_WC_LOC_PROT_ERR);
     if (pieces.size_bytes <= view->at_once_bytes) [[likely]] {
       read_peer(*view, offset, pieces);
-    } else if (const Copy copied = read_peer_in_parts(qp, *view, offset, pieces, wr, ended_before);
-               copied != Copy::kDone) {
+    } else {
+      RequestMemory own(qp, wr, pieces, ended);
+      const Copy copied = read_peer_in_parts(qp, *view, offset, pieces, own);
       if (copied == Copy::kRefused && !is_target_there(pieces)) return failed(IBV_WC_LOC_PROT_ERR);
-      return ended(copied);
+      if (copied != Copy::kDone) return ended_with(copied);
     }
   }
   return {Outcome::kDone, IBV_WC_SUCCESS, pieces.size_bytes};
@@ -349,9 +362,11 @@ void finish_send(Qp& qp, const ibv_send_wr& wr, uint32_t position, Execution exe
 void rc_post_taken(Qp& qp, const ibv_send_wr& wr, const Taken& taken) {
   const uint32_t position = ++qp.send_posted;
   ++qp.counters->requests[wr.opcode];
+  const uint64_t ended = qp.rnic->regions().ended();
   Pieces pieces;
-  const Execution execution = collect(qp, wr, 0, pieces) ? send_to_receive(qp, wr, pieces, taken)
-                                                         : failed(IBV_WC_LOC_PROT_ERR);
+  const Execution execution = collect(qp, wr, 0, pieces)
+                                  ? send_to_receive(qp, wr, pieces, ended, taken)
+                                  : failed(IBV_WC_LOC_PROT_ERR);
   // A broken peer may say now that there is room.
   if (execution.outcome() == Outcome::kError) blame_for(qp, wr, execution.status());
   finish_send(qp, wr, position, execution);

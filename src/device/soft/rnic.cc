@@ -300,9 +300,9 @@ Status Rnic::revoke_region(uint32_t key) {
   observe::wait_for_captures();
   const RegionEntry& own = regions_.own()[region_index(key)];
   const uint32_t access = own.access.load(std::memory_order_relaxed);
-  if (!reached_by_peers(access)) return {};
-  // It is filled where the program has it, by this process alone.
-  if ((access & kLeftAccess) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) != 0) {
+  // It is used where the program has it, by this process alone.
+  const bool left = (access & kLeftAccess) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) != 0;
+  if (left || !reached_by_peers(access)) {
     wait_for_own_requests();
     return {};
   }
