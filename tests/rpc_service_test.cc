@@ -362,6 +362,25 @@ TEST_F(RpcServiceTest, RefusalsAreOutcomes) {
   EXPECT_TRUE(client_->status().ok());
 }
 
+TEST_F(RpcServiceTest, AServerThatShutsDownFinishesCallsThatTravelInParts) {
+  start({.request_slot_bytes = 64,
+         .response_slot_bytes = 64,
+         .request_max_bytes = 1000,
+         .response_max_bytes = 1000});
+  const std::vector<char> request(1000, 'a');
+  std::optional<CallFuture> begun = client_->call_future_with(kEcho, request);
+  ASSERT_TRUE(begun);
+  // In the middle of the request.
+  ASSERT_TRUE(poll_until([&] { return client_->statistics().fragments > 2; }));
+  server_->shut_down();
+  std::optional<CallFuture> next = client_->call_future_with(kEcho, request);
+  ASSERT_TRUE(next);
+  ASSERT_TRUE(poll_until([&] { return begun->ready() && next->ready(); }));
+  EXPECT_EQ(begun->outcome().result, CallResult::kOk);
+  EXPECT_EQ(begun->outcome().response.size(), request.size());
+  EXPECT_EQ(next->outcome().result, CallResult::kShuttingDown);
+}
+
 TEST_F(RpcServiceTest, ARequestOfMoreThan32BitsIsTooLarge) {
   start({.request_slot_bytes = 64, .request_max_bytes = 1000});
   constexpr size_t kBytes = (size_t{1} << 32) + 32;

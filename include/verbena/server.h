@@ -182,6 +182,8 @@ class BasicServer {
     const Header header = Header::read_from(request.bytes.data());
     const std::span<const char> payload = request.bytes.subspan(kServiceHeaderBytes);
     if (header.step == Step::kCall && header.total_bytes == payload.size()) [[likely]] {
+      if (shutting_down_) [[unlikely]]
+        return respond(header, CallResult::kShuttingDown, response, 0);
       return call(header, payload, request, response);
     }
     return answer_part(header, payload, request, response);
@@ -189,8 +191,6 @@ class BasicServer {
 
   uint32_t call(const Header& header, std::span<const char> bytes, const Request& request,
                 std::span<char> response) {
-    if (shutting_down_) [[unlikely]]
-      return respond(header, CallResult::kShuttingDown, response, 0);
     if (header.type >= kMaxServiceTypes || !handlers_[header.type]) [[unlikely]]
       return respond(header, CallResult::kUnknownType, response, 0);
     const size_t index = memory_.index(request.connection, request.slot);
