@@ -427,6 +427,24 @@ TEST_F(RpcServiceTest, AClientThatShutsDownWaitsForItsCalls) {
   EXPECT_EQ(after, CallResult::kDisconnected);
 }
 
+TEST_F(RpcServiceTest, ACallbackMayShutDownThoughMoreResponsesHaveCome) {
+  start({});
+  struct Ended {
+    Client* client;
+    uint32_t calls = 0;
+    void operator()(const CallOutcome&) {
+      if (++calls == 1) client->shut_down(0);
+    }
+  } ended{client_};
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(client_->call_with(kEcho, {}, [&ended](const CallOutcome& one) { ended(one); }));
+  }
+  while (server_->calls() < 4) server_->poll();
+  ASSERT_TRUE(poll_until([&] { return ended.calls > 0; }));
+  EXPECT_EQ(ended.calls, 4u) << "each has its outcome";
+  EXPECT_EQ(client_->status().code(), StatusCode::kUnavailable) << client_->status().message();
+}
+
 TEST_F(RpcServiceTest, OutstandingCallsLearnThatTheServerIsGone) {
   start({});
   uint32_t disconnected = 0;

@@ -477,7 +477,8 @@ class BasicClient {
   }
 
   void break_off() {
-    if (status_.ok()) status_ = internal::malformed_response();
+    // Else a callback has ended the connection, and more responses had come with its own.
+    if (status().ok()) status_ = internal::malformed_response();
     requester_->close();
   }
 
