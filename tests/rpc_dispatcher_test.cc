@@ -5,9 +5,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/base/runtime.h"
@@ -215,6 +218,57 @@ TEST_F(RpcDispatcherTest, WorkersLearnThatAResponderIsGone) {
     EXPECT_EQ(dispatcher_->worker(1).failed(), 0u);
     finish();
   }
+}
+
+// Answers as many requests as it is told, with nothing.
+struct FakeRequester {
+  char* request_buffer(uint32_t /*slot*/) { return buffer; }
+  PostResult try_post(uint32_t slot, uint32_t /*bytes*/) {
+    posted.push_back(slot);
+    return PostResult::kPosted;
+  }
+  template <typename OnResponse>
+  uint32_t poll(OnResponse&& on_response) {
+    uint32_t answered = 0;
+    for (; answers > 0 && !posted.empty(); --answers, ++answered) {
+      on_response(posted.front(), std::span<const char>());
+      posted.pop_front();
+    }
+    return answered;
+  }
+  const Status& status() const { return fine; }
+
+  uint32_t answers = 0;
+  char buffer[8] = {};
+  std::deque<uint32_t> posted;
+  Status fine;
+};
+
+TEST(DispatchWorkerTest, ACallbackPollsAndHandsOver) {
+  constexpr uint32_t kSlots = 4;
+  FakeRequester requester;
+  Dispatcher<FakeRequester> dispatcher({&requester}, {.workers = 1, .pending = kSlots});
+  Dispatcher<FakeRequester>::Worker& worker = dispatcher.worker(0);
+  for (uint32_t slot = 0; slot < kSlots; ++slot) ASSERT_TRUE(worker.hand_over(0, slot, 0));
+  requester.answers = kSlots;
+  dispatcher.poll();
+  const auto ignore = [](uint32_t, uint32_t, std::span<const char>) {};
+  bool first = true;
+  worker.poll([&](uint32_t, uint32_t, std::span<const char>) {
+    if (!std::exchange(first, false)) return;
+    EXPECT_EQ(worker.poll(ignore), kSlots - 1);
+    // Of two further requests, one is answered at once.
+    ASSERT_TRUE(worker.hand_over(0, 2, 0));
+    ASSERT_TRUE(worker.hand_over(0, 3, 0));
+    requester.answers = 1;
+    dispatcher.poll();
+  });
+  requester.answers = 1;
+  dispatcher.poll();
+  worker.poll(ignore);
+  EXPECT_EQ(worker.waiting(), 0u);
+  EXPECT_FALSE(worker.waits(0, 2));
+  EXPECT_FALSE(worker.waits(0, 3));
 }
 
 }  // namespace

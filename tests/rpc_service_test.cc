@@ -123,6 +123,53 @@ class RpcServiceTest : public testing::Test {
     return true;
   }
 
+  // Two calls whose responses come together, and the callback of the first waits for the second;
+  // then it uses both slots anew.
+  template <typename AnyClient>
+  void expect_that_callbacks_wait(AnyClient& client) {
+    struct Calls {
+      AnyClient* client;
+      std::optional<typename AnyClient::Future> second;
+      uint32_t ok = 0;
+
+      void done(const CallOutcome& outcome) { ok += outcome.result == CallResult::kOk ? 1 : 0; }
+      void first_done(const CallOutcome& outcome) {
+        done(outcome);
+        EXPECT_TRUE(second->wait(kTimeoutNs));
+        if (second->ready()) done(second->outcome());
+        second.reset();
+        for (int i = 0; i < 2; ++i) {
+          client->call_with(kEcho, {}, [this](const CallOutcome& last) { done(last); });
+        }
+      }
+    } calls{&client, {}, 0};
+    const uint64_t before = server_->calls();
+    ASSERT_TRUE(client.call_with(
+        kEcho, {}, [&calls](const CallOutcome& outcome) { calls.first_done(outcome); }));
+    std::optional<typename AnyClient::Future> second = client.call_future_with(kEcho, {});
+    ASSERT_TRUE(second);
+    calls.second.emplace(std::move(*second));
+    while (server_->calls() < before + 2) server_->poll();
+    ASSERT_TRUE(poll_until([&] {
+      client.poll();
+      return client.outstanding() == 0;
+    }));
+    EXPECT_EQ(calls.ok, 4u);
+    EXPECT_TRUE(client.status().ok()) << client.status().message();
+  }
+
+  template <typename Design>
+  void expect_that_callbacks_wait_with() {
+    start({.protocol = Design::kProtocol, .layout = Design::kLayout, .pending = 2});
+    std::unique_ptr<BasicClient<typename Design::Requester>> compiled;
+    connect([&](ControlConnection& control) {
+      auto client = connect_client<Design>(*device_, *domain_, control, {.pending = 2});
+      ASSERT_TRUE(client.ok()) << client.status().message();
+      compiled = std::move(*client);
+    });
+    expect_that_callbacks_wait(*compiled);
+  }
+
   JobSecret secret_ = JobSecret::random();
   std::optional<Device> device_;
   std::optional<ProtectionDomain> domain_;
@@ -238,6 +285,13 @@ TEST_F(RpcServiceTest, ACallbackMakesTheNextCallInTheSameSlot) {
   chain.step();
   ASSERT_TRUE(poll_until([&] { return chain.left == 0; }));
   EXPECT_EQ(client_->outstanding(), 0u);
+}
+
+TEST_F(RpcServiceTest, ACallbackWaitsForAnotherCall) {
+  start({.pending = 2});
+  expect_that_callbacks_wait(*client_);
+  expect_that_callbacks_wait_with<DesignPoint<Protocol::kSendSend>>();
+  expect_that_callbacks_wait_with<DesignPoint<Protocol::kWriteWrite, MarkLayout::kDense>>();
 }
 
 TEST_F(RpcServiceTest, FullSlotsAreAValue) {

@@ -9,8 +9,9 @@
 //   CallFuture future = (*client)->call_future(*(*client)->acquire(), kPing, 0);
 //   if (future.wait(1'000'000) && future.outcome().result == CallResult::kOk) ...
 //
-// Callbacks run inside poll(), on its thread. The response's bytes lie where they landed and stay
-// valid until the callback makes another call or returns, or as long as the future lives.
+// Callbacks run inside poll(), on its thread, and may use the client, too: call, poll, wait. The
+// response's bytes lie where they landed and stay valid until the callback makes another call or
+// returns, or as long as the future lives.
 //
 // Threading: one thread at a time. Nothing allocates after connect().
 #pragma once
@@ -240,8 +241,7 @@ class BasicClient {
   // Takes responses, sends what is due, completes calls whose time is over; returns how many
   // messages arrived. Never blocks.
   uint32_t poll() {
-    const uint32_t found =
-        requester_->poll([this](uint32_t slot, std::span<const char> bytes) { take(slot, bytes); });
+    const uint32_t found = take_responses();
     if (unposted_count_ > 0) [[unlikely]]
       post_again();
     if (!status().ok()) [[unlikely]]
@@ -378,6 +378,25 @@ class BasicClient {
       if (requester_->try_post(number, slots_[number].post_bytes) == PostResult::kWouldBlock) {
         unposted_[unposted_count_++] = number;
       }
+    }
+  }
+
+  uint32_t take_responses() {
+    if constexpr (std::is_same_v<R, Requester>) {
+      // A callback that polls goes on with those that came with its own.
+      if (next_response_ == response_count_) {
+        response_count_ = requester_->poll(std::span<Response>(responses_));
+        next_response_ = 0;
+      }
+      uint32_t found = 0;
+      for (; next_response_ < response_count_; ++found) {
+        const Response response = responses_[next_response_++];
+        take(response.slot, response.bytes);
+      }
+      return found;
+    } else {
+      return requester_->poll(
+          [this](uint32_t slot, std::span<const char> bytes) { take(slot, bytes); });
     }
   }
 
@@ -537,6 +556,10 @@ class BasicClient {
   uint32_t free_count_ = 0;
   std::vector<uint32_t> unposted_;  // slots whose message met a full send queue
   uint32_t unposted_count_ = 0;
+  // Of the latest poll of a requester whose design is chosen at run time.
+  Response responses_[std::is_same_v<R, Requester> ? 16 : 1];
+  uint32_t response_count_ = 0;
+  uint32_t next_response_ = 0;
   uint32_t outstanding_ = 0;
   uint32_t with_deadline_ = 0;
   uint32_t polls_ = 0;

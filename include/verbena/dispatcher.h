@@ -74,7 +74,8 @@ class DispatchWorker {
 
   // Takes the responses that have come: `on_response(uint32_t responder, uint32_t slot,
   // std::span<const char> response)`. Their bytes stay valid until the slot is handed over again,
-  // which `on_response` may do. A request whose connection broke gets no call; see failed().
+  // which `on_response` may do, as it may poll. A request whose connection broke gets no call; see
+  // failed().
   template <typename OnResponse>
   uint32_t poll(OnResponse&& on_response) {
     uint32_t found = 0;
@@ -91,6 +92,7 @@ class DispatchWorker {
     std::vector<uint32_t>& waiting = waiting_[responder];
     uint32_t found = 0;
     for (size_t i = waiting.size(); i-- > 0;) {
+      if (i >= waiting.size()) continue;  // on_response() has taken some, too
       const size_t at = waiting[i];
       Answer& answer = answers_[at];
       // Pairs with answer(): where the response lies, and the response itself.

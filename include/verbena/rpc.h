@@ -259,7 +259,7 @@ class Requester {
   virtual uint32_t poll(std::span<Response> out) = 0;
 
   // The same with `on_response(uint32_t slot, std::span<const char> response)` for each; it may
-  // post any slot, this one too.
+  // post any slot, this one too, and poll.
   template <typename OnResponse,
             typename =
                 std::enable_if_t<std::is_invocable_v<OnResponse&, uint32_t, std::span<const char>>>>

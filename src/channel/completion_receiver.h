@@ -43,9 +43,9 @@ class CompletionReceiver {
     while (found < limit) {
       const ibv_wc* completion = batch_.next();
       if (completion == nullptr) break;
-      const bool taken = take(*completion, eligible, deliver);
+      // Before it is delivered: whoever gets it may poll, too.
       batch_.take();
-      if (!taken) [[unlikely]]
+      if (!take(*completion, eligible, deliver)) [[unlikely]]
         break;
       ++found;
     }

@@ -172,6 +172,8 @@ struct DenseChannel {
       const char* message = slots_.slot(slot);
       const uint32_t bytes = read_word(reinterpret_cast<const uint32_t*>(message));
       if (notification != kNotification || bytes > slots_.shape.capacity_bytes) [[unlikely]] {
+        // Since the word was polled, who got another slot's message has polled, and taken this one.
+        if (notification == 0) return false;
         error_ = ChannelError::peer_violated(
             notification != kNotification ? "its completion mark is not one that a sender makes"
                                           : "its message is larger than agreed");

@@ -231,8 +231,9 @@ class UnreliableRequester final : public RequesterBase {
     for (uint32_t looked = 0; found < limit && looked < end_.receives(); ++looked) {
       const ibv_wc* completion = arrivals.next();
       if (completion == nullptr) break;
-      found += take(*completion, on_response) ? 1 : 0;
+      // Before it is delivered: whoever gets it may poll, too.
       arrivals.take();
+      found += take(*completion, on_response) ? 1 : 0;
     }
     if (clock_.due(found)) [[unlikely]]
       send_again();

@@ -319,6 +319,26 @@ TYPED_TEST(UnreliableTest, ASlotIsAnsweredTwiceInOnePoll) {
 
 // --- the requester ---
 
+TYPED_TEST(UnreliableTest, ACallbackThatPollsTakesTheOtherResponses) {
+  this->make_requester_here(this->requester_options());
+  ASSERT_FALSE(testing::Test::HasFailure());
+  for (const uint32_t slot : {0u, 1u}) {
+    ASSERT_EQ(this->requester_->try_post(slot, 0), PostResult::kPosted);
+    this->raw_->send(slot, 1, "response " + std::to_string(slot));
+  }
+  uint32_t within = 0;
+  const uint32_t outside = this->requester_->poll([&](uint32_t slot, std::span<const char> bytes) {
+    EXPECT_EQ(std::string(bytes.data(), bytes.size()), "response " + std::to_string(slot));
+    within += this->requester_->poll([](uint32_t other, std::span<const char> others_bytes) {
+      EXPECT_EQ(std::string(others_bytes.data(), others_bytes.size()),
+                "response " + std::to_string(other));
+    });
+  });
+  EXPECT_EQ(outside, 1u);
+  EXPECT_EQ(within, 1u);
+  EXPECT_EQ(this->requester_->statistics().duplicates, 0u);
+}
+
 TYPED_TEST(UnreliableTest, ARequestIsSentAgainUntilItIsAnswered) {
   RequesterOptions options = this->requester_options();
   options.resend_after_ns = 1000;
