@@ -115,10 +115,14 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
       }
       return connection->end.prepare(*device_, *domain_, end);
     }();
-    VERBENA_ASSIGN_OR_RETURN(const EndpointMemory theirs,
-                             join(control, connection->end.endpoint(), mine,
-                                  connection->end.needs(), options_.handshake_timeout_ns));
-    connection->end.start(theirs);
+    const Result<EndpointMemory> theirs =
+        join(control, connection->end.endpoint(), mine, connection->end.needs(),
+             options_.handshake_timeout_ns);
+    if (!theirs.ok()) {
+      give_up(std::move(connection));
+      return theirs.status();
+    }
+    connection->end.start(*theirs);
     this->add(std::move(connection));
     return Status::ok_status();
   }
@@ -358,6 +362,16 @@ class ChannelResponder final : public ResponderBase<ChannelConnection<Design>> {
       return inbox_->inbox.error();
     } else {
       return connection.end.receiver().error();
+    }
+  }
+
+  // After a handshake that failed. A requester that broke it off may have sent before: shared
+  // receives that its requests took are given back by polls, as those of ended connections are.
+  void give_up(std::unique_ptr<Connection> connection) {
+    if constexpr (kInbox) {
+      if (connection->end.endpoint() == nullptr) return;
+      connection->stop();
+      if (inbox_->inbox.next() != nullptr) ended_.push_back(std::move(connection));
     }
   }
 
