@@ -110,6 +110,7 @@ Result<job::Mesh> find_ranks(const job::Placement& placement, const JobSecret& s
   if (placement.pmi_descriptor >= 0) {
     VERBENA_ASSIGN_OR_RETURN(
         pmi, job::PmiClient::start(placement.pmi_descriptor, deadline.remaining_ns()));
+    pmi->finish_at_exit();
   }
   if (seat.rank == 0) {
     VERBENA_ASSIGN_OR_RETURN(ControlListener listener, listen_as_coordinator(placement, secret));

@@ -6,14 +6,18 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "src/base/file_descriptor.h"
 #include "src/base/runtime.h"
 #include "src/job/member.h"
+#include "src/job/pmi_client.h"
 #include "tests/support/own_port.h"
 
 namespace verbena {
@@ -287,6 +291,59 @@ TEST_F(JobTest, DifferentCallsAreNoticed) {
       EXPECT_EQ(job.barrier().code(), StatusCode::kProtocolViolation);
     }
   });
+}
+
+// Else it would end the others with the first rank that is done. Rank 0 is a process of its own,
+// which finds its launcher by the environment; the other one finds it by what it left there.
+TEST_F(JobTest, TheLauncherHearsThatARankEndsWell) {
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+  const FileDescriptor client(sockets[0]);
+  const FileDescriptor server(sockets[1]);
+  const std::map<std::string, std::string> environment = {
+      {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"PMI_FD", std::to_string(client.get())}};
+  for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+  JobOptions first = options(0, 2);
+  first.coordinator.clear();
+  JobOptions second = options(1, 2);
+  Thread other;
+  std::string commands;
+  Thread launcher = start_thread("launcher", [&] {
+    std::string line;
+    for (char byte = 0; recv(server.get(), &byte, 1, 0) == 1;) {
+      if (byte != '\n') {
+        line += byte;
+        continue;
+      }
+      const std::string command = job::pmi_value(line, "cmd");
+      commands += command + " ";
+      std::string answer = "cmd=" + command + "_result rc=0\n";
+      if (command == "init") answer = "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n";
+      if (command == "get_my_kvsname") answer = "cmd=my_kvsname kvsname=kvs\n";
+      if (command == "put") {
+        const std::string list = job::pmi_value(line, "value");
+        second.coordinator = list.substr(list.rfind(',') + 1);
+      }
+      if (command == "barrier_in") {
+        answer = "cmd=barrier_out\n";
+        other = start_thread("rank 1", [&second] { EXPECT_TRUE(Job::join(second).ok()); });
+      }
+      if (command == "finalize") answer = "cmd=finalize_ack\n";
+      EXPECT_EQ(send(server.get(), answer.data(), answer.size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(answer.size()));
+      line.clear();
+    }
+  });
+  const auto work = [&first] {
+    const Result<Job> job = Job::join(first);
+    std::exit(job.ok() ? 0 : 1);
+  };
+  EXPECT_EXIT(work(), testing::ExitedWithCode(0), "");
+  shutdown(client.get(), SHUT_RDWR);
+  launcher.join();
+  other.join();
+  for (const auto& [name, value] : environment) unsetenv(name.c_str());
+  EXPECT_EQ(commands, "init get_my_kvsname put barrier_in finalize ");
 }
 
 TEST_F(JobTest, WhatIsMissingIsNamed) {

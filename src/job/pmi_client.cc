@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 
+#include "src/base/known_file.h"
 #include "src/control/tcp_socket.h"
 
 namespace verbena::job {
@@ -22,6 +24,18 @@ Status failed(std::string_view what) {
                 fmt::format("the launcher's PMI server {}; give rank 0's address with "
                             "--coordinator or VERBENA_COORDINATOR instead",
                             what));
+}
+
+// Of finish_at_exit(); never destroyed.
+struct Leaving {
+  std::mutex mutex;
+  pid_t process = 0;
+  int descriptor = -1;
+  KnownFile file;
+};
+Leaving& this_process() {
+  static auto* const leaving = new Leaving;
+  return *leaving;
 }
 
 }  // namespace
@@ -68,6 +82,24 @@ Result<std::string> PmiClient::get(const std::string& key) {
   std::string value = pmi_value(answer, "value");
   if (pmi_value(answer, "rc") != "0" || value.empty()) return failed("returned no value");
   return value;
+}
+
+void PmiClient::finish_at_exit() const {
+  Leaving& leaving = this_process();
+  const std::lock_guard lock(leaving.mutex);
+  leaving.process = getpid();
+  leaving.descriptor = descriptor_;
+  leaving.file = KnownFile(descriptor_);
+}
+
+// As the process's code is let go of, behind all handlers of atexit(): an MPI has one that says it.
+__attribute__((destructor)) void finish_pmi() {
+  constexpr int64_t kPatienceNs = 5'000'000'000;
+  const Leaving& leaving = this_process();
+  // Not by a forked child, and not where an MPI has said it and closed the descriptor.
+  if (getpid() != leaving.process || !leaving.file.is_at(leaving.descriptor)) return;
+  // Nobody is there any more who could do anything about a failure.
+  static_cast<void>(PmiClient(leaving.descriptor, kPatienceNs).ask("cmd=finalize", "finalize_ack"));
 }
 
 Result<std::string> PmiClient::ask(const std::string& line, std::string_view answer) {

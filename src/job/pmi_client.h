@@ -22,8 +22,13 @@ class PmiClient {
   // Returns when all ranks have called it.
   Status barrier();
   Result<std::string> get(const std::string& key);
+  // Says goodbye once this process ends by exit(). A launcher that has not heard it takes the
+  // process for one that failed, and ends all others. Not before the end: an MPI that the program
+  // uses, too, speaks by the same descriptor, and says it itself.
+  void finish_at_exit() const;
 
  private:
+  friend void finish_pmi();
   PmiClient(int descriptor, int64_t timeout_ns) : descriptor_(descriptor), deadline_(timeout_ns) {}
   // Sends a line and returns the answer, which must be of this command.
   Result<std::string> ask(const std::string& line, std::string_view answer);
