@@ -149,14 +149,15 @@ void pass_on(int number) {
 }
 
 void pass_on_signals() {
-  // Ctrl-C is the program's already: this one waits for its end.
-  signal(SIGINT, [](int) {});
-  for (const int number : {SIGTERM, SIGHUP}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction action {};
-    // Ignored by nohup, it is for the program, too.
+    // Ignored by nohup, or by a shell in front of a command in the background, it is for the
+    // program, too.
     if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) continue;
     action = {};
     action.sa_handler = pass_on;
+    // Ctrl-C is the program's already: this one waits for its end.
+    if (number == SIGINT) action.sa_handler = [](int) {};
     sigaction(number, &action, nullptr);
   }
 }

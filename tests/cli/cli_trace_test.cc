@@ -134,6 +134,21 @@ TEST(Trace, PassesOnSignalsThatEndIt) {
   }
 }
 
+// As shells do before they start a command in the background.
+TEST(Trace, LeavesSignalsIgnoredForTheProgram) {
+  for (const char* name : {"INT", "TERM", "HUP"}) {
+    SCOPED_TRACE(name);
+    const ScratchDirectory scratch;
+    const std::string survived = scratch.file("survived");
+    const std::string script =
+        fmt::format("trap '' {0}; exec {1} trace -o {2} -- sh -c 'kill -{0} $$; echo > {3}'", name,
+                    VERBENA_TOOL, scratch.file("recording"), survived);
+    ToolProcess tool({"/bin/sh", "-c", script});
+    tool.wait();
+    EXPECT_TRUE(std::filesystem::exists(survived));
+  }
+}
+
 TEST(Trace, WithBuffersThatNoProcessCanHaveIsRefused) {
   const ScratchDirectory scratch;
   for (uint32_t rank = 0; rank < 2; ++rank) {
