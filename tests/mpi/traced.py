@@ -49,6 +49,17 @@ own = MPI.COMM_SELF.Irecv(room(24), 0, 8)
 MPI.COMM_SELF.Send(room(24), 0, 8)
 own.Wait()
 
+# Copies that are used for the first time in one order by every second rank, and in the other by the rest.
+(one, first), (other, second) = world.Idup(), world.Idup()
+MPI.Request.Waitall([first, second])
+used = [(one, 11), (other, 22)]
+requests = []
+for comm, count in used if rank % 2 == 0 else reversed(used):
+    requests += [comm.Irecv(room(count), left, 11), comm.Isend(room(count), right, 11)]
+MPI.Request.Waitall(requests)
+one.Free()
+other.Free()
+
 # Halves, in the opposite order, and a copy of all.
 half = world.Split(rank % 2, -rank)
 copy = world.Dup()

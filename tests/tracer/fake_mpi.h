@@ -16,6 +16,7 @@ int MPI_Isend(const void* buffer, int count, uintptr_t type, int to, int tag, ui
 int MPI_Irecv(void* buffer, int count, uintptr_t type, int from, int tag, uintptr_t comm,
               void* request);
 int MPI_Wait(void* request, void* status);
+int MPI_Comm_idup(uintptr_t comm, void* made, void* request);
 }
 
 inline constexpr uintptr_t kWorld = 0x44000000;

@@ -1,8 +1,11 @@
 // What the tracer makes of what an MPI does that is seldom seen, such as calls of several threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <span>
+#include <string>
 
 #include "src/base/runtime.h"
 #include "src/trace/rank_decoder.h"
@@ -14,6 +17,11 @@ namespace verbena::test {
 namespace {
 
 using trace::Operation;
+
+Result<trace::RankRecording> recording_in(const ScratchDirectory& scratch) {
+  const std::string file = read_file(scratch.file(trace::rank_file_name(0)));
+  return trace::decode_rank(std::as_bytes(std::span(file)), trace::rank_file_name(0));
+}
 
 // A thread waits for a send. Before the tracer has noted that, another one has the same handle for
 // a receive; what the status says, which is nothing of a send, is no rank.
@@ -36,9 +44,7 @@ TEST(Tracer, TakesAHandleThatAnotherThreadGotAnew) {
   EXPECT_EQ(MPI_Wait(&received, reinterpret_cast<void*>(1)), 0);
   ASSERT_EQ(MPI_Finalize(), 0);
 
-  const std::string file = read_file(scratch.file(trace::rank_file_name(0)));
-  const Result<trace::RankRecording> recording =
-      trace::decode_rank(std::as_bytes(std::span(file)), trace::rank_file_name(0));
+  const Result<trace::RankRecording> recording = recording_in(scratch);
   ASSERT_TRUE(recording.ok()) << recording.status().message();
   EXPECT_EQ(recording->threads, 2u);
   ASSERT_GE(recording->events.size(), 2u);
@@ -46,6 +52,36 @@ TEST(Tracer, TakesAHandleThatAnotherThreadGotAnew) {
   EXPECT_EQ(recording->events[0].bytes, 8u);
   EXPECT_EQ(recording->events[1].operation, Operation::kStartReceive);
   EXPECT_TRUE(recording->events[1].has(trace::kUnmatched));
+}
+
+// Other ranks may use them for the first time in another order. A process records once, so this is
+// one of its own.
+TEST(TracerDeathTest, NumbersCopiesOfACommunicatorByTheirCalls) {
+  const ScratchDirectory scratch;
+  const auto record = [&scratch] {
+    setenv("VERBENA_TRACE_OUT", scratch.path().c_str(), 1);
+    MPI_Init(nullptr, nullptr);
+    uint32_t copies[2] = {};
+    uint32_t request = 0;
+    for (uint32_t i = 0; i < 2; ++i) {
+      MPI_Comm_idup(kWorld, &copies[i], &request);
+      set_wait([&, i](FakeStatus&) { copies[i] = 0x84000001 + i; });
+      MPI_Wait(&request, reinterpret_cast<void*>(1));
+    }
+    char byte = 0;
+    for (const uint32_t copy : {copies[1], copies[0]}) {
+      MPI_Isend(&byte, 1, kByte, 1, 5, copy, &request);
+    }
+    MPI_Finalize();
+    _exit(0);
+  };
+  EXPECT_EXIT(record(), testing::ExitedWithCode(0), "");
+  const Result<trace::RankRecording> recording = recording_in(scratch);
+  ASSERT_TRUE(recording.ok()) << recording.status().message();
+  EXPECT_EQ(recording->communicators.size(), 4u) << "with those of all, and of this rank alone";
+  ASSERT_EQ(recording->events.size(), 2u);
+  EXPECT_EQ(recording->events[0].communicator, 3u);
+  EXPECT_EQ(recording->events[1].communicator, 2u);
 }
 
 }  // namespace

@@ -142,7 +142,5 @@ VERBENA_TRACE_COUNTED(MPI_Comm_spawn_multiple)
 VERBENA_TRACE_COUNTED(MPI_Comm_accept)
 VERBENA_TRACE_COUNTED(MPI_Comm_connect)
 VERBENA_TRACE_COUNTED(MPI_Comm_join)
-VERBENA_TRACE_COUNTED(MPI_Comm_idup)
-VERBENA_TRACE_COUNTED(MPI_Comm_idup_with_info)
 
 }  // namespace verbena::trace

@@ -73,6 +73,23 @@ VERBENA_TRACE_COMMUNICATOR(MPI_Intercomm_create, made,
 VERBENA_TRACE_COMMUNICATOR(MPI_Intercomm_merge, made, (Handle comm, int high, void* made), comm,
                            high, made)
 
+VERBENA_TRACE_EXPORT int MPI_Comm_idup(Handle comm, void* made, void* request) {
+  VERBENA_PMPI(MPI_Comm_idup);
+  TracedCall call("MPI_Comm_idup");
+  const int result = real(comm, made, request);
+  if (call.recorded(result)) Tracer::get().duplicate(comm, made, mpi_abi().load(request));
+  return result;
+}
+
+VERBENA_TRACE_EXPORT int MPI_Comm_idup_with_info(Handle comm, Handle info, void* made,
+                                                 void* request) {
+  VERBENA_PMPI(MPI_Comm_idup_with_info);
+  TracedCall call("MPI_Comm_idup_with_info");
+  const int result = real(comm, info, made, request);
+  if (call.recorded(result)) Tracer::get().duplicate(comm, made, mpi_abi().load(request));
+  return result;
+}
+
 #define VERBENA_TRACE_FREE(NAME)                            \
   VERBENA_TRACE_EXPORT int NAME(void* comm) {               \
     VERBENA_PMPI(NAME);                                     \

@@ -201,6 +201,19 @@ std::shared_ptr<const TracedComm> Tracer::comm(Handle handle) {
   return comms_.at(handle);
 }
 
+// Numbered by the call and not by the first use: of equal members, the first one of a rank is taken
+// for the first one of the others.
+void Tracer::duplicate(Handle comm_handle, const void* made, Handle request) {
+  TracedComm copy = *comm(comm_handle);
+  if (!copy.between) {
+    copy.number = comm_numbers_++;
+    encoder_.communicator(copy.members);
+  }
+  register_request(
+      request,
+      {.active = true, .comm = std::make_shared<const TracedComm>(std::move(copy)), .made = made});
+}
+
 // --- messages ---
 
 Event Tracer::event_of(Operation operation, uint8_t flags, const void* buffer, uint64_t bytes,
@@ -346,6 +359,7 @@ void Tracer::complete(Handle handle, const void* status) {
     if (request.receives) describe(request, status, done);
     completions_.push_back(done);
   }
+  if (request.made != nullptr) comms_[abi.normal(abi.load(request.made))] = request.comm;
   request.active = false;
   if (request.persists) return;
   requests.pop_front();

@@ -40,6 +40,7 @@ struct TracedRequest {
   // As posted; of persistent ones, of each start.
   Event event{};
   std::shared_ptr<const TracedComm> comm{};
+  const void* made = nullptr;  // of MPI_Comm_idup: where the handle of `comm` is once it is done
 };
 
 class Tracer {
@@ -65,6 +66,8 @@ class Tracer {
   std::shared_ptr<const TracedComm> comm(Handle handle);
   void define(Handle handle);
   void forget(Handle handle) { comms_.erase(mpi_abi().normal(handle)); }
+  // A copy of a communicator, whose handle will be at `made` once the request is done.
+  void duplicate(Handle comm, const void* made, Handle request);
 
   // --- events ---
 
