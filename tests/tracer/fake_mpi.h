@@ -19,6 +19,7 @@ int MPI_Wait(void* request, void* status);
 int MPI_Comm_idup(uintptr_t comm, void* made, void* request);
 }
 
+inline constexpr int kNobody = -1;  // MPI_PROC_NULL
 inline constexpr uintptr_t kWorld = 0x44000000;
 inline constexpr uintptr_t kByte = 0x4c00010d;
 

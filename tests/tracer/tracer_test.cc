@@ -54,13 +54,24 @@ TEST(Tracer, TakesAHandleThatAnotherThreadGotAnew) {
   EXPECT_TRUE(recording->events[1].has(trace::kUnmatched));
 }
 
-// Other ranks may use them for the first time in another order. A process records once, so this is
-// one of its own.
-TEST(TracerDeathTest, NumbersCopiesOfACommunicatorByTheirCalls) {
+// A process records once, so this is one of its own.
+template <typename Calls>
+Result<trace::RankRecording> recording_of(Calls&& calls) {
   const ScratchDirectory scratch;
-  const auto record = [&scratch] {
+  const auto record = [&] {
     setenv("VERBENA_TRACE_OUT", scratch.path().c_str(), 1);
     MPI_Init(nullptr, nullptr);
+    calls();
+    MPI_Finalize();
+    _exit(0);
+  };
+  EXPECT_EXIT(record(), testing::ExitedWithCode(0), "");
+  return recording_in(scratch);
+}
+
+// Other ranks may use them for the first time in another order.
+TEST(TracerDeathTest, NumbersCopiesOfACommunicatorByTheirCalls) {
+  const Result<trace::RankRecording> recording = recording_of([] {
     uint32_t copies[2] = {};
     uint32_t request = 0;
     for (uint32_t i = 0; i < 2; ++i) {
@@ -72,16 +83,31 @@ TEST(TracerDeathTest, NumbersCopiesOfACommunicatorByTheirCalls) {
     for (const uint32_t copy : {copies[1], copies[0]}) {
       MPI_Isend(&byte, 1, kByte, 1, 5, copy, &request);
     }
-    MPI_Finalize();
-    _exit(0);
-  };
-  EXPECT_EXIT(record(), testing::ExitedWithCode(0), "");
-  const Result<trace::RankRecording> recording = recording_in(scratch);
+  });
   ASSERT_TRUE(recording.ok()) << recording.status().message();
   EXPECT_EQ(recording->communicators.size(), 4u) << "with those of all, and of this rank alone";
   ASSERT_EQ(recording->events.size(), 2u);
   EXPECT_EQ(recording->events[0].communicator, 3u);
   EXPECT_EQ(recording->events[1].communicator, 2u);
+}
+
+// As in Open MPI.
+TEST(TracerDeathTest, WaitsForASendThatHasTheHandleOfAReceiveFromNobody) {
+  const Result<trace::RankRecording> recording = recording_of([] {
+    char bytes[2] = {};
+    uint32_t sent = 0;
+    uint32_t received = 0;
+    MPI_Isend(&bytes[0], 1, kByte, 1, 5, kWorld, &sent);
+    MPI_Irecv(&bytes[1], 1, kByte, kNobody, 5, kWorld, &received);
+    set_wait([](FakeStatus&) {});
+    MPI_Wait(&sent, reinterpret_cast<void*>(1));
+    MPI_Wait(&received, reinterpret_cast<void*>(1));
+  });
+  ASSERT_TRUE(recording.ok()) << recording.status().message();
+  ASSERT_EQ(recording->events.size(), 2u);
+  EXPECT_EQ(recording->events[0].operation, Operation::kStartSend);
+  EXPECT_EQ(recording->events[1].operation, Operation::kWait);
+  EXPECT_TRUE(testing::Value(recording->list(recording->events[1]), testing::ElementsAre(1u)));
 }
 
 }  // namespace

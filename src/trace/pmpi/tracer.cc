@@ -266,12 +266,14 @@ void Tracer::exchange(const void* sent, uint64_t bytes, int to, int tag, const v
 void Tracer::register_request(Handle handle, TracedRequest request) {
   handle = mpi_abi().normal(handle);
   if (handle == mpi_abi().request_null) return;
+  // What has come with a message has a handle of its own.
   const auto may_share = [](const TracedRequest& one) {
-    return one.sends && one.active && !one.persists;
+    const bool received = one.receives && one.number != 0;
+    return one.active && !one.persists && !received && one.made == nullptr;
   };
   std::deque<TracedRequest>& same = by_handle_[handle];
-  // Only sends that were done at once share a handle. Others that had it are over, and the call
-  // that completed them has failed: it was not seen.
+  // Only what was done at once shares a handle. Others that had it are over, and the call that
+  // completed them has failed: it was not seen.
   std::erase_if(same,
                 [&](const TracedRequest& one) { return !may_share(one) || !may_share(request); });
   same.push_back(std::move(request));
@@ -279,9 +281,7 @@ void Tracer::register_request(Handle handle, TracedRequest request) {
 
 void Tracer::start(Operation operation, uint8_t flags, const void* buffer, uint64_t bytes, int peer,
                    int tag, Handle comm_handle, Handle request) {
-  TracedRequest started{.receives = operation == Operation::kStartReceive,
-                        .sends = operation == Operation::kStartSend,
-                        .active = true};
+  TracedRequest started{.receives = operation == Operation::kStartReceive, .active = true};
   const std::shared_ptr<const TracedComm> on = comm(comm_handle);
   if (on->between) not_replayed("(between-groups)");
   if (peer != mpi_abi().process_null && !on->between) {
@@ -350,7 +350,7 @@ void Tracer::complete(Handle handle, const void* status) {
   const MpiAbi& abi = mpi_abi();
   const auto found = by_handle_.find(handle);
   if (handle == abi.request_null || found == by_handle_.end()) return;
-  // Those that have one handle are alike.
+  // Those that have one handle are all done.
   std::deque<TracedRequest>& requests = found->second;
   TracedRequest& request = requests.front();
   if (!request.active) return;

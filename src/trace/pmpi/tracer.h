@@ -34,7 +34,6 @@ struct TracedComm {
 struct TracedRequest {
   uint32_t number = 0;  // as in Event; 0: of an operation that has no event
   bool receives = false;
-  bool sends = false;  // a message between two ranks, or to nobody
   bool persists = false;
   bool active = false;
   // As posted; of persistent ones, of each start.
@@ -116,7 +115,8 @@ class Tracer {
   uint32_t rank_ = 0;
   uint32_t size_ = 1;
   std::unordered_map<Handle, std::shared_ptr<const TracedComm>> comms_;
-  // Several may have one handle: MPICH has one for all sends that were done at once.
+  // Several may have one handle: MPICH has one for all sends that were done at once, Open MPI one
+  // for all of these, for receives from nobody, and for collective operations without messages.
   std::unordered_map<Handle, std::deque<TracedRequest>> by_handle_;
   std::unordered_map<Handle, TracedRequest> messages_;  // of matched probes
   std::vector<Completion> completions_;
