@@ -568,6 +568,42 @@ TEST(HashtableHotAreaTest, WithoutSpareBlocksModificationsThereAreRefused) {
   EXPECT_EQ(second->search("key").value, "other");
 }
 
+// A round that waits for a spare block takes updates that come meanwhile, of which the block as it
+// was read before says nothing.
+TEST(HashtableHotAreaTest, AnUpdateThatComesWhileARoundWaitsFindsTheKeyThatWasPromotedMeanwhile) {
+  TableForTest back_end(kHotFormat);
+  constexpr HashtableOptions kAtOnce = {.hot_lease_ns = 0, .hot_after = 4};
+  auto other = back_end.open(1, kAtOnce);
+  const auto promote = [&](const char* key) {
+    other->expect_hot(key);
+    ASSERT_EQ(other->update(key, "promised").outcome, Outcome::kDone);
+    ASSERT_EQ(other->update(key, "active").outcome, Outcome::kDone);
+  };
+  promote("hot");
+  ASSERT_EQ(other->update("key", "cold").outcome, Outcome::kDone);
+  // Spare blocks are on the list of free ones alone, which takes the most round trips.
+  {
+    auto donor = back_end.open(1, kAtOnce);
+    ASSERT_EQ(donor->update("hot", "value").outcome, Outcome::kDone);
+    ASSERT_TRUE(donor->close().ok());
+  }
+  const uint64_t all = test::must(Layout::of(kHotFormat)).copies().nodes;
+  std::memcpy(back_end.memory().data() + kNextFreshCopy.offset_bytes, &all, sizeof(all));
+
+  auto table = back_end.open(2, kAtOnce);
+  Outcome outcomes[2] = {Outcome::kFailed, Outcome::kFailed};
+  const auto take = [&](const HashtableReply& reply) { outcomes[reply.token] = reply.outcome; };
+  ASSERT_EQ(table->post_insert("hot", "in vain", 0), PostResult::kPosted);
+  while (table->statistics().hot_loads == 0) table->poll(take);
+  promote("key");
+  ASSERT_EQ(table->post_update("key", "last", 1), PostResult::kPosted);
+  while (table->pending() > 0) table->poll(take);
+  EXPECT_EQ(outcomes[0], Outcome::kExists);
+  EXPECT_EQ(outcomes[1], Outcome::kDone);
+  EXPECT_EQ(table->search("key").value, "last");
+  EXPECT_EQ(other->search("key").value, "last");
+}
+
 TEST(HashtableHotAreaTest, ADeadHolderOfALockDelaysOthersByItsLease) {
   HashtableFormat format = kHotFormat;
   format.hot_lock_lease_ns = 1'000'000;

@@ -220,10 +220,13 @@ void HotArea::take_next(uint32_t b) {
 
 // What has come since the round began, while the block was read or waited for. Updates alone: they
 // are published or looked for elsewhere, while others might rest on what was read before they came.
+// So does what they learn if nothing is published: whether the place that a node forwards to is
+// gone. For that the block is read again.
 void HotArea::take_late_updates(uint32_t b) {
   while (has_room_for_next(b) &&
          (*operations_)[blocks_[b].waiting.first].kind == Operation::Kind::kUpdate) {
     take_next(b);
+    blocks_[b].validated = false;
   }
   if (blocks_[b].waiting.first == kNone) blocks_[b].urgent = false;
 }
