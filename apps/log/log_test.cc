@@ -502,6 +502,33 @@ TEST(LogReplicasTest, WhatIsCommittedOnPartOfTheReplicasIsSkipped) {
   }
 }
 
+// A writer that is told that its batch was skipped appends it again: it must not come back where
+// the replica on which a reader sealed its place is lost, and the reader, too.
+TEST(LogReplicasTest, WhatAWriterIsToldToBeSkippedStaysSo) {
+  for (const size_t lost : {0, 1}) {
+    SCOPED_TRACE(lost);
+    LogForTest log(2);
+    {
+      auto raw = log.raw();
+      const Replica& sealed = (*raw.result)[lost];
+      ASSERT_EQ(
+          must(sealed.region->compare_and_swap(sealed.word(0), free_word(0), skipped_word(0))),
+          free_word(0));
+      auto writer = log.writer();
+      EXPECT_EQ(writer->append("record").status().code(), StatusCode::kTimeout);
+      ASSERT_TRUE(writer->append("record").ok());
+      EXPECT_EQ(writer->statistics().skipped_batches, 1u);
+    }
+    log.lose_store(lost);
+    log.add_store();
+    EXPECT_EQ(must(log.form()).entries, 1u);
+    auto reader = log.reader();
+    std::vector<std::string> records;
+    ASSERT_TRUE(read_records(*reader.result.value(), 1, &records).ok());
+    EXPECT_THAT(records, ElementsAre("record"));
+  }
+}
+
 // A formation believes the highest epoch: a store that was left out gets the contents again.
 TEST(LogReplicasTest, AStoreThatWasLeftOutIsFilledAnew) {
   LogForTest log(2);

@@ -2,6 +2,9 @@
 // data path: writer_datapath.cc.
 //
 //   posted -> (floors are published) -> reserve -> write and commit on all replicas -> done
+//
+// Where one of them has it skipped, the others are made to skip it before it is done: else it would
+// be in the log again if that one was lost.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +47,7 @@ class Writer final : public LogWriter {
 
  private:
   // What an operation on a region was posted for; the token has it and the batch's number.
-  enum class Step : uint8_t { kReserve, kWrite, kCommit, kAnnounce, kFloor };
+  enum class Step : uint8_t { kReserve, kWrite, kCommit, kTakeBack, kAnnounce, kFloor };
   static constexpr uint32_t kStepBits = 3;
 
   struct Batch {
@@ -53,8 +56,8 @@ class Writer final : public LogWriter {
     uint32_t bytes = 0;  // of the entry
     uint32_t places = 0;
     uint32_t pieces = 0;
-    uint32_t commits_left = 0;
-    bool reserved = false;  // its place is known
+    uint32_t commits_left = 0;  // replicas that have not answered
+    bool reserved = false;      // its place is known
     bool done = false;
   };
 
@@ -78,7 +81,7 @@ class Writer final : public LogWriter {
   LocalSlice* pieces(uint64_t number) {
     return pieces_.data() + number % batches_.size() * (options_.max_batch + 1);
   }
-  // What a commit is expected to find on a replica.
+  // What a commit is expected to find on a replica, and then what is there.
   uint64_t& expected(uint64_t number, size_t replica) {
     return expected_[number % batches_.size() * replicas_.size() + replica];
   }
@@ -103,6 +106,8 @@ class Writer final : public LogWriter {
                     uint64_t token);
   bool write_entry(RemoteRegion& region, uint64_t number);
   void committed(size_t replica, uint64_t number, uint64_t before);
+  void take_back(uint64_t number);
+  void taken_back(Batch& batch);
   void finish(Batch& batch, LogOutcome outcome);
   void completed(size_t replica, const RemoteCompletion& completion);
   // Takes what the regions have completed, and posts what follows.

@@ -310,8 +310,34 @@ void Writer::committed(size_t replica, uint64_t number, uint64_t before) {
       return;
     }
     batch.completion.outcome = LogOutcome::kSkipped;
+    expected = before;
+  } else {
+    expected = committed_word(lap, batch.places);
   }
-  if (--batch.commits_left == 0) finish(batch, batch.completion.outcome);
+  if (--batch.commits_left > 0) return;
+  if (batch.completion.outcome == LogOutcome::kSkipped) return take_back(number);
+  finish(batch, LogOutcome::kAppended);
+}
+
+void Writer::take_back(uint64_t number) {
+  Batch& batch = this->batch(number);
+  const uint64_t lap = layout_.lap(batch.place);
+  const uint64_t committed = committed_word(lap, batch.places);
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    if (expected(number, i) != committed) continue;
+    RemoteRegion& region = *replicas_[i].region;
+    if (!posted(region.post_compare_and_swap({layout_.word_at(batch.place)}, committed,
+                                             skipped_word(lap), token(number, Step::kTakeBack)),
+                region)) {
+      return;
+    }
+    ++batch.commits_left;
+  }
+  if (batch.commits_left == 0) finish(batch, LogOutcome::kSkipped);
+}
+
+void Writer::taken_back(Batch& batch) {
+  if (--batch.commits_left == 0) finish(batch, LogOutcome::kSkipped);
 }
 
 void Writer::finish(Batch& batch, LogOutcome outcome) {
@@ -333,6 +359,8 @@ void Writer::completed(size_t replica, const RemoteCompletion& completion) {
       return reserved(number, completion.value<uint64_t>());
     case Step::kCommit:
       return committed(replica, number, completion.value<uint64_t>());
+    case Step::kTakeBack:
+      return taken_back(batch(number));
     case Step::kAnnounce:
       if (--announcing_ == 0) reserve_next();
       return;
