@@ -743,6 +743,7 @@ TEST(LogReplicasTest, AWriterThatHasLostAReplicaEndsItsConnections) {
   while (status.ok()) status = writer->append({&record, 1}).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(writer->status().message(), status.message());
+  EXPECT_EQ(writer->append({&record, 1}).status().message(), status.message()) << "once more";
   for (const auto& control : writer.controls) EXPECT_FALSE(control->send({}).ok());
 }
 

@@ -110,6 +110,7 @@ PostResult Writer::post_append(std::span<const std::string_view> records, uint64
 
 template <typename Record>
 Result<LogPosition> Writer::append_and_wait(std::span<const Record> records) {
+  if (!status_.ok()) return status_;
   if (outstanding() != 0) {
     return Status(StatusCode::kInvalidArgument,
                   "append() while batches are outstanding; poll until there are none");
