@@ -76,8 +76,9 @@ struct Control {
   uint64_t forming = 0;
 };
 
-// No log comes so far; positions and laps have room for it, and sums of it do not wrap around.
-inline constexpr uint64_t kMaxPlace = uint64_t{1} << 53;
+// No log comes so far; positions, and laps of the smallest log, have room for it, and sums of it do
+// not wrap around.
+inline constexpr uint64_t kMaxPlace = uint64_t{1} << 49;
 
 inline constexpr uint64_t kControlAt = 64;
 static_assert(sizeof(Header) <= kControlAt);

@@ -764,6 +764,18 @@ TEST(LogRefusalTest, ADamagedTrimOrLimitIsNotFormed) {
   }
 }
 
+// Words tell the lap of any place that a writer believes, in the smallest log, too.
+TEST(LogLayoutTest, WordsHaveRoomForAllLaps) {
+  const Layout layout((64 << 10) / kPlaceBytes, 1);
+  for (const uint64_t place : {uint64_t{0}, kMaxPlace, kMaxPlace + layout.places()}) {
+    const uint64_t lap = layout.lap(place);
+    EXPECT_EQ(word_lap(free_word(lap)), lap);
+    EXPECT_EQ(word_state(committed_word(lap, 1), lap), WordState::kCommitted);
+    EXPECT_EQ(word_state(skipped_word(lap), lap), WordState::kSkipped);
+    EXPECT_EQ(position_of(place, 0) >> kRecordBits, place);
+  }
+}
+
 TEST(LogRefusalTest, OptionsOutOfRange) {
   LogForTest log(1, {.capacity_bytes = 64 << 10, .max_writers = 1});
   const auto expose = [&log](const LogStoreOptions& options) {
