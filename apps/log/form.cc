@@ -108,6 +108,11 @@ class Former {
             std::to_string(layout_.places()) + " places; give a blank store instead of it");
   }
 
+  // Each writer may have reserved a ring beyond the limit, where several did at the same moment.
+  bool is_plausible(const Replica& store, const Control& control) const {
+    return control.tail <= control.limit + store.header.writers * layout_.places();
+  }
+
   Status read_controls() {
     for (const Replica* const store : kept_) {
       VERBENA_ASSIGN_OR_RETURN(const Control control, store->read_control());
@@ -115,6 +120,7 @@ class Former {
       // What one was told to drop, all drop. A place is free only where it is free on all.
       trim_ = std::max(trim_, control.trim);
       limit_ = std::min(limit_, control.limit);
+      if (is_plausible(*store, control)) tail_ = std::max(tail_, control.tail);
     }
     return Status::ok_status();
   }
@@ -140,9 +146,10 @@ class Former {
     return log_app::word_state(word(kept, place), layout_.lap(place));
   }
 
-  // Behind the last place of which anything was decided.
+  // Behind the last place of which anything was decided, and all that is known to be reserved: a
+  // reader may have begun there.
   Status find_tail() {
-    tail_ = trim_;
+    tail_ = std::max(tail_, trim_);
     for (uint64_t place = trim_; place < limit_; ++place) {
       VERBENA_RETURN_IF_ERROR(read_words(place));
       for (size_t i = 0; i < kept_.size(); ++i) {
@@ -152,11 +159,13 @@ class Former {
     }
     return Status::ok_status();
   }
+  // What is behind it, if anything, lies where older entries do, and is a hole once they are gone.
+  uint64_t written_end() const { return std::min(tail_, limit_); }
 
   // Decides what is undecided: what is not committed on all that are left was not acknowledged, and
   // no reader has passed it.
   Status settle() {
-    for (uint64_t place = trim_; place < tail_;) {
+    for (uint64_t place = trim_; place < written_end();) {
       VERBENA_RETURN_IF_ERROR(read_words(place));
       bool committed = true;
       for (size_t i = 0; i < kept_.size(); ++i) {
@@ -192,7 +201,7 @@ class Former {
     return std::min(layout_.places() - place, kPieceWords) * sizeof(uint64_t);
   }
 
-  // The words, and the places from the trim to the tail.
+  // The words, and the places from the trim on.
   Status fill(const Replica& store) const {
     const Replica& source = *kept_.front();
     std::vector<char> buffer(kCopyBytes);
@@ -205,9 +214,10 @@ class Former {
       VERBENA_RETURN_IF_ERROR(
           copy(source.layout().word_at(place), store.layout().word_at(place), piece_bytes(place)));
     }
-    for (uint64_t place = trim_; place < tail_;) {
-      const uint64_t part = std::min({tail_ - place, layout_.places() - layout_.ring_place(place),
-                                      uint64_t{kCopyBytes / log_app::kPlaceBytes}});
+    for (uint64_t place = trim_; place < written_end();) {
+      const uint64_t part =
+          std::min({written_end() - place, layout_.places() - layout_.ring_place(place),
+                    uint64_t{kCopyBytes / log_app::kPlaceBytes}});
       VERBENA_RETURN_IF_ERROR(copy(source.layout().place_at(place), store.layout().place_at(place),
                                    part * log_app::kPlaceBytes));
       place += part;

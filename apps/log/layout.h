@@ -19,7 +19,8 @@
 // another one is skipped. Nobody passes a place before one of both holds on all: a reader that
 // finds a skipped word makes the others skipped, too. So whichever replicas are left tell what was
 // decided: all committed or not. Writing and swapping go to all replicas at once; no order between
-// them is needed. The tail is that of the first replica.
+// them is needed. The tail is that of the first replica; of the others it is a lower bound, behind
+// which no reader began.
 //
 // Formation (form.cc) decides what is undecided and copies. Each store first ends all other
 // connections, so no operation of an earlier epoch is left.

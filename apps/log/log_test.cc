@@ -529,6 +529,50 @@ TEST(LogReplicasTest, WhatAWriterIsToldToBeSkippedStaysSo) {
   }
 }
 
+// A reader that waits for what is new stands behind all that is reserved. A formation gives up what
+// of that was not committed, but what comes later is behind that reader all the same.
+TEST(LogReplicasTest, AFormationGoesOnBehindItsReaders) {
+  for (const size_t lost : {0, 1}) {
+    SCOPED_TRACE(lost);
+    LogForTest log(2);
+    ASSERT_TRUE(log.writer()->append("before").ok());
+    ASSERT_TRUE(log.raw().result->front().region->fetch_and_add({kTailAt}, 5).ok());
+    const LogPosition position = log.reader({.start = LogStart::kNewest})->position();
+    log.lose_store(lost);
+    log.add_store();
+    const auto formed = log.form();
+    ASSERT_TRUE(formed.ok()) << formed.status().message();
+    EXPECT_EQ(formed->entries, 1u);
+    EXPECT_EQ(formed->skipped, 5u);
+    auto writer = log.writer();
+    const std::string record(1000, 'x');
+    EXPECT_GE(test::must(writer->append(record)), position);
+    auto reader = log.reader({.start = LogStart::kPosition, .position = position});
+    ASSERT_TRUE(reader.ok()) << reader.status().message();
+    std::vector<std::string> records;
+    if (!HasFailure()) {
+      ASSERT_TRUE(read_records(*reader.result.value(), 1, &records).ok());
+      EXPECT_EQ(records.front(), record);
+    }
+  }
+}
+
+// ... but not behind a tail that cannot be.
+TEST(LogRefusalTest, ADamagedTailIsFormedAnew) {
+  LogForTest log(2);
+  ASSERT_TRUE(log.writer()->append("before").ok());
+  {
+    auto raw = log.raw();
+    for (Replica& store : *raw.result) {
+      must(store.region->write(RemotePointer<uint64_t>{kTailAt}, kMaxPlace - 1));
+    }
+  }
+  EXPECT_EQ(must(log.form()).entries, 1u);
+  const auto appended = log.writer()->append("after");
+  ASSERT_TRUE(appended.ok()) << appended.status().message();
+  EXPECT_EQ(*appended, position_of(1, 0));
+}
+
 // A formation believes the highest epoch: a store that was left out gets the contents again.
 TEST(LogReplicasTest, AStoreThatWasLeftOutIsFilledAnew) {
   LogForTest log(2);

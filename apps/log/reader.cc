@@ -59,7 +59,10 @@ Status Reader::seek(LogStart start, LogPosition position) {
   }
   uint64_t place = oldest;
   uint32_t first_record = 0;
-  if (start == LogStart::kNewest) place = std::max(oldest, tail);
+  if (start == LogStart::kNewest) {
+    place = std::max(oldest, tail);
+    VERBENA_RETURN_IF_ERROR(note_start(place));
+  }
   if (start == LogStart::kPosition) {
     place = position >> kRecordBits;
     first_record = static_cast<uint32_t>(position & ((1u << kRecordBits) - 1));
@@ -75,6 +78,26 @@ Status Reader::seek(LogStart start, LogPosition position) {
   tail_ = tail;
   waits_ = false;
   damaged_places_ = 0;
+  return Status::ok_status();
+}
+
+// The tail is kept by the first replica. The others do not know of what was reserved before `place`
+// and is not committed: without it they would form a log that goes on before this reader.
+Status Reader::note_start(uint64_t place) const {
+  for (const Replica& replica : std::span(replicas_).subspan(1)) {
+    VERBENA_RETURN_IF_ERROR(raise(replica, kTailAt, place));
+  }
+  return Status::ok_status();
+}
+
+Status Reader::raise(const Replica& replica, uint64_t word_at, uint64_t to) {
+  VERBENA_ASSIGN_OR_RETURN(uint64_t word, replica.region->read(RemotePointer<uint64_t>{word_at}));
+  while (word < to) {
+    VERBENA_ASSIGN_OR_RETURN(const uint64_t before,
+                             replica.region->compare_and_swap({word_at}, word, to));
+    if (before == word) break;
+    word = before;
+  }
   return Status::ok_status();
 }
 
@@ -326,13 +349,7 @@ Status Reader::skip_damaged() {
 
 Status Reader::trim() {
   for (const Replica& replica : replicas_) {
-    VERBENA_ASSIGN_OR_RETURN(const Control control, replica.read_control());
-    for (uint64_t trim = control.trim; trim < place_;) {
-      VERBENA_ASSIGN_OR_RETURN(const uint64_t before,
-                               replica.region->compare_and_swap({kTrimAt}, trim, place_));
-      if (before == trim) break;
-      trim = before;
-    }
+    VERBENA_RETURN_IF_ERROR(raise(replica, kTrimAt, place_));
   }
   return Status::ok_status();
 }

@@ -39,6 +39,10 @@ class Reader final : public LogReader {
       : domain_(domain), options_(options) {}
   Status prepare(const Device& device, std::span<ControlConnection* const> controls);
 
+  // Tells the replicas that do not know the tail where this reader begins.
+  Status note_start(uint64_t place) const;
+  // Raises a word that others may raise, too.
+  static Status raise(const Replica& replica, uint64_t word_at, uint64_t to);
   Status read_tail();
   // The words from place_ on, of all replicas.
   Status read_words();

@@ -300,7 +300,8 @@ class LogReader {
   // Where next() goes on: the records before it have been read.
   virtual LogPosition position() const = 0;
   // Goes on elsewhere, as if the reader had been opened with this start. One round trip for each
-  // replica. On failure the reader stays where it is.
+  // replica, and with kNewest one or two more for each but the first. On failure the reader stays
+  // where it is.
   //   kInvalidArgument    the position is beyond the log's end
   //   kLimitExceeded      the position was trimmed
   virtual Status seek(LogStart start, LogPosition position = 0) = 0;
