@@ -217,6 +217,7 @@ class Exchange {
 
   template <typename Write>
   Status send(uint32_t partition, uint64_t row_bytes, const Write& write) {
+    if (row_bytes > sender_.max_record_bytes(partition)) return too_long(partition, row_bytes);
     while (!space_.has_room(row_bytes, sender_)) VERBENA_RETURN_IF_ERROR(wait());
     write(space_.place(row_bytes));
     const uint64_t most = sender_.whole_record_bytes(partition);
@@ -233,6 +234,14 @@ class Exchange {
     }
     space_.sent(row_bytes);
     return Status::ok_status();
+  }
+
+  Status too_long(uint32_t partition, uint64_t row_bytes) const {
+    return Status(StatusCode::kInvalidArgument,
+                  "a row of " + std::to_string(row_bytes) + " bytes, and executor " +
+                      std::to_string(partition) + " takes at most " +
+                      std::to_string(sender_.max_record_bytes(partition)) +
+                      "; raise max_record_bytes of the shuffle's receivers, or leave columns out");
   }
 
   // What waits here may be what others wait for, and what they send is what they wait to get rid
