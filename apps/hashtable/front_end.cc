@@ -202,6 +202,14 @@ Status check_buffering(const HashtableOptions& options, const Header& header) {
             "hot_blocks, or choose kPublished"};
   }
   const uint64_t least_ns = 2 * header.hot_lock_lease_ns;
+  if (least_ns > kMostLossNs) {
+    return {StatusCode::kInvalidArgument,
+            "acknowledgement is kBuffered, but this hashtable's hot_lock_lease_ns is " +
+                std::to_string(header.hot_lock_lease_ns) + ", and the most for that is " +
+                std::to_string(kMostLossNs / 2) +
+                ": half of the longest loss window; format it with a shorter one, or choose "
+                "kPublished"};
+  }
   if (options.loss_window_ns >= least_ns && options.loss_window_ns <= kMostLossNs) {
     return Status::ok_status();
   }

@@ -423,6 +423,15 @@ TEST_F(HashtableBufferedTest, RefusesWhatCannotBe) {
   EXPECT_THAT(message(10'000'000'001), HasSubstr("loss_window_ns is 10000000001; choose"));
   EXPECT_EQ(message(2'000'000), "it is possible");
 
+  HashtableFormat format = kOneBlock;
+  format.hot_lock_lease_ns = 5'000'000'001;
+  TableForTest long_leases(format);
+  auto long_region = long_leases.region().open(hashtable_region_options(format, 1, kBuffering));
+  const Status too_long = Hashtable::open(*long_region, kBuffering).status();
+  EXPECT_EQ(too_long.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(too_long.message(),
+              HasSubstr("hot_lock_lease_ns is 5000000001, and the most for that is 5000000000"));
+
   TableForTest cold({.entries = 16});
   auto cold_region = cold.region().open(hashtable_region_options({.entries = 16}));
   const auto without = Hashtable::open(*cold_region, kBuffering);

@@ -145,7 +145,8 @@ struct HashtableOptions {
   uint32_t hot_patience = 64;
   HashtableAcknowledgement acknowledgement = HashtableAcknowledgement::kPublished;
   // With kBuffered: how long an update may be answered and not published; from twice the
-  // hot_lock_lease_ns of the table, for which a dead front-end may delay it, to 10 s.
+  // hot_lock_lease_ns of the table, for which a dead front-end may delay it, to 10 s. So there is
+  // no kBuffered where that is above 5 s.
   uint64_t loss_window_ns = 10'000'000;
 };
 
