@@ -75,7 +75,9 @@ struct LogStoreOptions {
 };
 
 struct LogStoreStatistics {
-  uint64_t kept_bytes = 0;  // that are in use, or not yet free after a trim
+  // That are in use, or not yet free after a trim. The first replica of a log knows it; others know
+  // only what was so when the log was formed, and may be fuller.
+  uint64_t kept_bytes = 0;
   uint32_t connections = 0;
   uint32_t writers = 0;
 };
