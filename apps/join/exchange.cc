@@ -288,7 +288,8 @@ class Exchange {
   Status add(uint32_t sender, std::string_view record) {
     const char tag = record.empty() ? '\0' : record[0];
     const bool greets = tag == kHello || tag == kHelloPart;
-    if (greeted_[sender] != (greets ? 0 : 1)) {
+    const bool is_row = tag == kLeft || tag == kRight;
+    if (greeted_[sender] != 0 ? !is_row : !greets) {
       return Status(StatusCode::kProtocolViolation,
                     "executor " + std::to_string(sender) +
                         " sends no rows of a join; let all executors of the shuffle call "

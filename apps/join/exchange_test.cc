@@ -218,6 +218,47 @@ TEST(ExchangeTest, ExecutorsThatNameColumnsDifferentlyAreNamed) {
               HasSubstr("the right_suffix '_r'"));
 }
 
+// From who is greeted as an executor of the same join: it says what the other one says.
+TEST(ExchangeTest, ARecordThatIsNoRowIsRefused) {
+  const std::string row = std::string("\0", 1) + std::string(sizeof(int64_t), 'k');
+  for (const std::string& record : {std::string(), "x" + row}) {
+    SCOPED_TRACE(record.size());
+    const test::Node node;
+    const JobSecret secret = JobSecret::random();
+    std::vector<ExecutorForTest> executors(2);
+    ExecutorOptions options;
+    options.join.keys = {{"k", ""}};
+    for (uint32_t i = 0; i < 2; ++i) executors[i].expose(node, secret, i, 2, options);
+    const TestTable table = {{int_column("k", {1, 2, 3})}};
+    Thread joining =
+        start_thread("executor", [&] { executors[0].run(executors, table, table, 1); });
+    executors[1].misbehave(
+        executors, [&](ShuffleSender& sender, ShuffleReceiver& receiver) -> Status {
+          for (bool greeted = false; !greeted;) {
+            VERBENA_ASSIGN_OR_RETURN(const ShuffleSpan span, receiver.wait_next());
+            Status put;
+            span.for_each([&](std::string_view hello, bool) {
+              if (greeted || !put.ok()) return;
+              put = sender.put(0, hello);
+              greeted = hello[0] == 'h';
+            });
+            VERBENA_RETURN_IF_ERROR(put);
+            receiver.release(span);
+          }
+          VERBENA_RETURN_IF_ERROR(sender.put(0, record));
+          VERBENA_RETURN_IF_ERROR(sender.finish());
+          while (!receiver.finished()) {
+            VERBENA_ASSIGN_OR_RETURN(const ShuffleSpan span, receiver.wait_next());
+            receiver.release(span);
+          }
+          return Status::ok_status();
+        });
+    joining.join();
+    EXPECT_EQ(executors[0].status().code(), StatusCode::kProtocolViolation)
+        << executors[0].status().message();
+  }
+}
+
 // Bytes that are cut off or changed anywhere are refused, or make another row; never read out of
 // bounds.
 TEST(RowsTest, BytesThatAreNoRowAreRefused) {

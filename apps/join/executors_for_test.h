@@ -51,21 +51,34 @@ class ExecutorForTest {
     ended_ = true;
   }
 
+  // Connects to all, and does something else.
+  template <typename Body>
+  void misbehave(const std::vector<ExecutorForTest>& all, const Body& body) {
+    status_ = connect(all);
+    if (status_.ok()) status_ = body(*sender_, *receiver_);
+    sender_.reset();
+    receiver_.reset();
+    ended_ = true;
+  }
+
   bool ended() const { return ended_; }
   const Status& status() const { return status_; }
   const JoinStatistics& statistics() const { return statistics_; }
   const TestTable& joined() const { return joined_; }
 
  private:
-  Status join(const std::vector<ExecutorForTest>& all, const TestTable& left,
-              const TestTable& right, uint64_t seed) {
+  Status connect(const std::vector<ExecutorForTest>& all) {
     Status accepted;
     Thread accepting = start_thread(
         "accept", [&] { accepted = receiver_->accept_all(*listener_, kTestTimeoutNs); });
     const Status opened = open(all);
     accepting.join();
     VERBENA_RETURN_IF_ERROR(opened);
-    VERBENA_RETURN_IF_ERROR(accepted);
+    return accepted;
+  }
+  Status join(const std::vector<ExecutorForTest>& all, const TestTable& left,
+              const TestTable& right, uint64_t seed) {
+    VERBENA_RETURN_IF_ERROR(connect(all));
     Random random(seed);
     ArrowArrayStream left_stream = to_stream(left, random);
     ArrowArrayStream right_stream = to_stream(right, random);
