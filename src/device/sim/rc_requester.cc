@@ -88,12 +88,20 @@ void Rnic::response_received(Packet* packet) {
     packet->payload_bytes = kAtomicBytes;
     packet->offset = 0;
   }
-  ++wqe.arrived;
-  qp.requester.progress_at = simulation_.now();
-  qp.requester.retries = 0;
   const uint64_t message = packet->message;
   const bool last = packet->last;
   const ibv_sge* const sges = qp.sges_of(message);
+  if (!may_scatter(qp.verbs.pd, sges, wqe.sges, packet->offset, packet->payload_bytes)) {
+    // Deregistered since it was posted. What came before has arrived.
+    fabric.free(packet);
+    acknowledge(qp, message);
+    retire(qp);
+    fail(qp, IBV_WC_LOC_PROT_ERR);
+    return;
+  }
+  ++wqe.arrived;
+  qp.requester.progress_at = simulation_.now();
+  qp.requester.retries = 0;
   Translations missing;
   translate(sges, wqe.sges, packet->offset, packet->payload_bytes, &missing);
   const Time delay = translated(qp, missing);

@@ -93,7 +93,7 @@ void Rnic::respond(QueuePair& qp, const PendingResponse& response) {
 
 void Rnic::refuse(QueuePair& qp, NakCode code, uint64_t message) {
   if (!qp.is_reliable()) {  // nobody is told
-    if (code == NakCode::kInvalid) fail(qp, IBV_WC_WR_FLUSH_ERR);
+    if (code == NakCode::kInvalid || code == NakCode::kOperation) fail(qp, IBV_WC_WR_FLUSH_ERR);
     return;
   }
   // What comes behind it is dropped without a further word until it comes again.

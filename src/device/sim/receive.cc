@@ -174,6 +174,12 @@ bool Rnic::take_send(QueuePair& qp, Packet* packet) {
     refuse(qp, NakCode::kInvalid, qp.expected_message);
     return false;
   }
+  if (!may_fill_receive(qp, *packet)) {
+    qp.filling = false;
+    complete_receive(qp, qp.current_receive, IBV_WC_LOC_PROT_ERR);
+    refuse(qp, NakCode::kOperation, qp.expected_message);
+    return false;
+  }
   if (packet->last) {
     qp.filling = false;
     packet->entry.completion.wr_id = receive.wr_id;
@@ -273,7 +279,35 @@ bool Rnic::gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* b
   return length == 0;
 }
 
-bool Rnic::scatter(const ibv_sge* sge, uint32_t count, uint64_t offset, const std::byte* bytes,
+bool Rnic::may_scatter(const ibv_pd* domain, const ibv_sge* sge, uint32_t count, uint64_t offset,
+                       uint64_t length) {
+  for (uint32_t i = 0; i < count && length > 0; ++i, ++sge) {
+    if (offset >= sge->length) {
+      offset -= sge->length;
+      continue;
+    }
+    const uint64_t part = std::min<uint64_t>(length, sge->length - offset);
+    const Region* const region = find_region(sge->lkey);
+    if (region == nullptr || region->verbs.pd != domain ||
+        !region->covers(sge->addr + offset, part) ||
+        (region->access & IBV_ACCESS_LOCAL_WRITE) == 0) {
+      return false;
+    }
+    length -= part;
+    offset = 0;
+  }
+  return length == 0;
+}
+
+bool Rnic::may_fill_receive(QueuePair& qp, const Packet& packet) {
+  ReceiveQueue& queue = qp.receive_queue();
+  const ibv_pd* const domain = qp.srq() != nullptr ? qp.srq()->verbs.pd : qp.verbs.pd;
+  return may_scatter(domain, queue.sges_of(qp.current_receive),
+                     queue.receives[qp.current_receive].sges, packet.offset, packet.payload_bytes);
+}
+
+// What may be written when a packet arrives may be deregistered until it is.
+void Rnic::scatter(const ibv_sge* sge, uint32_t count, uint64_t offset, const std::byte* bytes,
                    uint64_t length, Fiber** owner) {
   for (uint32_t i = 0; i < count && length > 0; ++i, ++sge) {
     if (offset >= sge->length) {
@@ -284,7 +318,7 @@ bool Rnic::scatter(const ibv_sge* sge, uint32_t count, uint64_t offset, const st
     const Region* const region = find_region(sge->lkey);
     if (region == nullptr || !region->covers(sge->addr + offset, part) ||
         (region->access & IBV_ACCESS_LOCAL_WRITE) == 0) {
-      return false;
+      return;
     }
     std::memcpy(region->at(sge->addr + offset), bytes, part);
     *owner = region->owner;
@@ -292,7 +326,6 @@ bool Rnic::scatter(const ibv_sge* sge, uint32_t count, uint64_t offset, const st
     length -= part;
     offset = 0;
   }
-  return length == 0;
 }
 
 }  // namespace verbena::sim

@@ -152,10 +152,16 @@ class Rnic {
   bool take_send(QueuePair& qp, Packet* packet);
   void land(QueuePair& qp, Packet* packet, Region* region);
   void record_placed(Recorder& recorder, const Packet& packet);
-  // Copies between a gather list and bytes; false: memory that is not registered so.
+  // Copies between a gather list and bytes. gather() is false, and scatter() leaves out, where the
+  // memory is not registered so any more.
   bool gather(QueuePair& qp, uint64_t message, uint64_t offset, std::byte* bytes, uint64_t length);
-  bool scatter(const ibv_sge* sges, uint32_t count, uint64_t offset, const std::byte* bytes,
+  void scatter(const ibv_sge* sges, uint32_t count, uint64_t offset, const std::byte* bytes,
                uint64_t length, Fiber** owner);
+  // Whether scatter() may write all of it: memory of this domain, for local writes.
+  bool may_scatter(const ibv_pd* domain, const ibv_sge* sges, uint32_t count, uint64_t offset,
+                   uint64_t length);
+  // The same of the packet's payload and the queue pair's current receive.
+  bool may_fill_receive(QueuePair& qp, const Packet& packet);
 
   // --- receive_queue.cc ---
   static void receives_fetched(void* queue, uint64_t count);

@@ -564,6 +564,63 @@ TEST_F(RnicTest, AReceiveThatIsTooShortIsALengthError) {
   EXPECT_EQ(received(), "10 success, 11 local length error, 12 Work Request Flushed Error");
 }
 
+// Nobody may be told that bytes arrived which were not placed.
+TEST_F(RnicTest, AReceiveIntoForeignMemoryIsAProtectionError) {
+  Buffer read_only(cluster_[1], 4096, IBV_ACCESS_REMOTE_READ);
+  Buffer gone(cluster_[1], 4096);
+  gone.deregister();
+  ProtectionDomain other = must(ProtectionDomain::create(cluster_[1].device));
+  Buffer elsewhere(other, 4096);
+  std::vector<ibv_sge> wrong = {read_only.sge(0, 4096), gone.sge(0, 4096), elsewhere.sge(0, 4096),
+                                there_.sge(kBufferBytes - 64, 4096)};
+  for (const bool is_shared : {false, true}) {
+    for (const ibv_sge& second : wrong) {
+      SCOPED_TRACE(testing::Message() << is_shared << " " << &second - wrong.data());
+      SharedReceiveQueue queue =
+          must(SharedReceiveQueue::create(cluster_[1].domain, {.depth_wrs = 4, .max_sges = 2}));
+      EndOptions options;
+      if (is_shared) options.shared_receive_queue = &queue;
+      End a(cluster_[0]);
+      End b(cluster_[1], options);
+      connect(a, b);
+      const auto receive = [&](uint64_t id) {
+        const std::vector<ibv_sge> sges = {there_.sge(0, 3000), second};
+        ASSERT_EQ(is_shared ? post_receive(queue, id, sges) : post_receive(b, id, sges), 0);
+      };
+      for (uint64_t id = 10; id < 13; ++id) receive(id);
+      here_.fill(1, 0, 4096);
+      ASSERT_EQ(post(a, send(1, 0, 3000)), 0);  // which does not come to the second entry
+      ASSERT_EQ(post(a, send(2, 0, 3000 + 65)), 0);
+      ASSERT_EQ(post(a, send(3, 0, 8)), 0);
+      cluster_.settle();
+      EXPECT_EQ(text_of(take_all(a)),
+                "1 success, 2 remote operation error, 3 Work Request Flushed Error");
+      EXPECT_EQ(text_of(take_all(b)), std::string("10 success, 11 local protection error") +
+                                          (is_shared ? "" : ", 12 Work Request Flushed Error"));
+      EXPECT_EQ(b.state(), IBV_QPS_ERR);
+      EXPECT_TRUE(there_.has(1, 0, 3000));
+    }
+  }
+}
+
+TEST_F(RnicTest, AReadIntoMemoryThatWasDeregisteredIsAProtectionError) {
+  for (const bool is_atomic : {false, true}) {
+    End a(cluster_[0]);
+    End b(cluster_[1]);
+    connect(a, b);
+    Buffer into(cluster_[0], 64);
+    ASSERT_EQ(post(a, write(1, 0, 64)), 0);
+    SendRequest request = is_atomic ? fetch_and_add(2, 0, 1) : read(2, 0, 64);
+    request.sges = {into.sge(0, is_atomic ? 8 : 64)};
+    ASSERT_EQ(post(a, request), 0);
+    ASSERT_EQ(post(a, write(3, 0, 64)), 0);
+    into.deregister();
+    cluster_.settle();
+    EXPECT_EQ(text_of(take_all(a)),
+              "1 success, 2 local protection error, 3 Work Request Flushed Error");
+  }
+}
+
 TEST_F(RnicTest, ToTheErrorStateFlushesAllThatIsPosted) {
   connect_ends();
   for (uint64_t id = 10; id < 13; ++id) ASSERT_EQ(post_receive(b_, id, {there_.sge(0, 64)}), 0);

@@ -142,6 +142,18 @@ TEST_F(SimulatedUcTest, AMessageThatIsLongerThanItsReceiveFailsTheReceiver) {
   EXPECT_EQ(a_.state(), IBV_QPS_RTS);
 }
 
+TEST_F(SimulatedUcTest, AReceiveIntoForeignMemoryFailsTheReceiver) {
+  connect(a_, b_);
+  ibv_sge foreign = there_.sge(0, 64);
+  foreign.lkey += 1;
+  ASSERT_EQ(post_receive(b_, 5, {foreign}), 0);
+  ASSERT_EQ(post(a_, request(IBV_WR_SEND, 1, 0, 8)), 0);
+  EXPECT_EQ(sent(), "1 success");
+  EXPECT_EQ(received(), "5 local protection error");
+  EXPECT_EQ(b_.state(), IBV_QPS_ERR);
+  EXPECT_EQ(a_.state(), IBV_QPS_RTS);
+}
+
 TEST_F(SimulatedUcTest, APeerThatIsGoneIsNotNoticed) {
   connect(a_, b_);
   cluster_.simulation().fabric().set_link(cluster_.node(1), false);

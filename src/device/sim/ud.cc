@@ -196,9 +196,14 @@ bool Rnic::take_datagram(Packet* packet) {
   completion.sl = packet->service_level;
   if (packet->grh_bytes != 0) completion.wc_flags |= IBV_WC_GRH;
   packet->entry.message = qp.current_receive;
-  packet->cq = qp.recv_cq();
   packet->offset = sizeof(ibv_grh) - packet->grh_bytes;
   packet->payload_bytes += packet->grh_bytes;
+  if (!may_fill_receive(qp, *packet)) {
+    complete_receive(qp, qp.current_receive, IBV_WC_LOC_PROT_ERR);
+    fail(qp, IBV_WC_WR_FLUSH_ERR);
+    return false;
+  }
+  packet->cq = qp.recv_cq();
   land(qp, packet, nullptr);
   return true;
 }

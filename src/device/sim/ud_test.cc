@@ -212,6 +212,17 @@ TEST_F(SimulatedUdTest, AReceiveThatIsTooShortEndsInAnError) {
   EXPECT_EQ(b_.state(), IBV_QPS_ERR);
 }
 
+TEST_F(SimulatedUdTest, AReceiveIntoForeignMemoryEndsInAnError) {
+  ibv_sge foreign = there_.sge(0, kDatagramReceiveBytes);
+  foreign.lkey += 1;
+  ASSERT_EQ(post_receive(b_, 1, {foreign}), 0);
+  receive(2);
+  ASSERT_EQ(a_.send(request(8), to_b()), 0);
+  EXPECT_EQ(sent(), "1 success");
+  EXPECT_EQ(received(), "1 local protection error, 2 Work Request Flushed Error");
+  EXPECT_EQ(b_.state(), IBV_QPS_ERR);
+}
+
 TEST_F(SimulatedUdTest, TakesAsManyAsReceivesWerePostedAndNoMore) {
   for (uint64_t id = 0; id < 5; ++id) receive(id);
   for (uint64_t id = 0; id < 8; ++id) ASSERT_EQ(a_.send(request(8, id), to_b()), 0);
