@@ -135,7 +135,7 @@ struct Cq {
 struct PostedReceive {
   uint64_t wr_id = 0;
   uint32_t sges = 0;
-  uint32_t length_bytes = 0;
+  uint64_t length_bytes = 0;  // several entries may be more than 4 GiB
 };
 
 // Of a queue pair, or shared by several. A receive keeps its slot until its completion is there:

@@ -298,6 +298,18 @@ TEST_F(RnicTest, AReceiveQueueIsFullUntilOneIsUsed) {
   EXPECT_EQ(post_receive(b_, 128, {there_.sge(0, 64)}), 0);
 }
 
+// The sum of its entries does not fit 32 bits.
+TEST_F(RnicTest, AReceiveMayBeLongerThanAnyMessage) {
+  connect_ends();
+  const size_t half = size_t{1} << 31;
+  ASSERT_EQ(post_receive(b_, 5, {there_.sge(0, half), there_.sge(0, half)}), 0);
+  here_.fill(1, 0, 64);
+  ASSERT_EQ(post(a_, send(1, 0, 64)), 0);
+  EXPECT_EQ(sent(), "1 success");
+  EXPECT_EQ(received(), "5 success");
+  EXPECT_TRUE(there_.has(1, 0, 64));
+}
+
 TEST_F(RnicTest, ListsOfRequestsStopAtTheFirstBadOne) {
   connect_ends();
   std::vector<ibv_sge> sges = {here_.sge(0, 8)};
