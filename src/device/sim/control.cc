@@ -289,7 +289,8 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
 void take_path(QueuePair& qp, const ibv_qp_attr& attributes) {
   Simulation& simulation = qp.node->simulation;
   const size_t number = attributes.ah_attr.dlid - size_t{1};
-  if (number < simulation.nodes()) qp.own.chosen.peer_node = &simulation.node(number);
+  // Not that of a former connection.
+  qp.own.chosen.peer_node = number < simulation.nodes() ? &simulation.node(number) : nullptr;
   qp.own.chosen.mtu_bytes = static_cast<uint16_t>(128u << attributes.path_mtu);
   qp.own.chosen.path_mtu = static_cast<uint8_t>(attributes.path_mtu);
   qp.own.chosen.dest_qp_num = attributes.dest_qp_num;

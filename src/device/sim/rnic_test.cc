@@ -710,6 +710,22 @@ TEST_F(RnicTest, AfterAResetItConnectsAgain) {
   }
 }
 
+TEST_F(RnicTest, AfterAResetItDoesNotConnectToItsFormerPeer) {
+  connect_ends();
+  a_.reset();
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_RTR;
+  attributes.path_mtu = IBV_MTU_2048;
+  attributes.dest_qp_num = b_.qp()->qp_num;
+  attributes.ah_attr.port_num = 1;
+  attributes.ah_attr.dlid = 3;  // there are two nodes
+  constexpr int kToReady = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                           IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  EXPECT_EQ(cluster_[0].control().modify_qp(a_.qp(), &attributes, kToReady), EINVAL);
+  attributes.ah_attr.dlid = 2;
+  EXPECT_EQ(cluster_[0].control().modify_qp(a_.qp(), &attributes, kToReady), 0);
+}
+
 // Its doorbell is still on its way when the queue pair is reset and used for another connection.
 TEST_F(RnicTest, ADoorbellOfBeforeAResetMeansNothing) {
   connect_ends();
