@@ -21,6 +21,11 @@ constexpr uint64_t kShortLines = 2;  // a message of one line, and its mark
 // 0, or an errno value.
 int make_wqe(QueuePair& qp, const ibv_send_wr& request) {
   if (!qp.is_reliable() && !is_unreliable_request(qp, request)) return EINVAL;
+  // It would wait for its turn for ever.
+  if (qp.state() == IBV_QPS_RTS && asks_for_data(request.opcode) &&
+      qp.own.chosen.max_rd_atomic == 0) {
+    return EINVAL;
+  }
   if (request.num_sge < 0 || static_cast<uint32_t>(request.num_sge) > qp.own.chosen.max_sges)
     return EINVAL;
   if (qp.posted - qp.reclaimed == qp.own.chosen.depth) return ENOMEM;

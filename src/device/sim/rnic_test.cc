@@ -336,6 +336,18 @@ TEST_F(RnicTest, NothingIsSentBeforeItIsConnected) {
   EXPECT_EQ(post_receive(a_, 1, {here_.sge(0, 8)}), 0);
 }
 
+// Neither may be on its way, so the queue would stand still for ever.
+TEST_F(RnicTest, ReadsAndAtomicsNeedAConnectionThatHasThem) {
+  connect_ends({.max_outstanding_reads = 0});
+  EXPECT_EQ(post(a_, read(1, 0, 8)), EINVAL);
+  EXPECT_EQ(post(a_, fetch_and_add(1, 0, 1)), EINVAL);
+  ASSERT_EQ(post(a_, write(2, 0, 8)), 0);
+  EXPECT_EQ(sent(), "2 success");
+  must(a_.queue_pair().to_error());
+  EXPECT_EQ(post(a_, read(3, 0, 8)), 0);
+  EXPECT_EQ(sent(), "3 Work Request Flushed Error");
+}
+
 TEST_F(RnicTest, AFullCompletionQueueIsAnError) {
   End narrow(cluster_[0], {.cq_depth = 2});
   connect(narrow, b_);
