@@ -185,6 +185,12 @@ bool Rnic::take_datagram(Packet* packet) {
   if (receive != Receive::kReady) return receive == Receive::kFetching;
   const uint32_t length_bytes = static_cast<uint32_t>(sizeof(ibv_grh)) + packet->length_bytes;
   if (length_bytes > qp.receive_queue().receives[qp.current_receive].length_bytes) {
+    // It vanishes, and the receive stays (IBTA volume 1, errors of the responder, class D), or any
+    // stranger could end the queue pair; a shared receive is taken already (class E).
+    if (qp.srq() == nullptr) {
+      --qp.receive_queue().consumed;
+      return false;
+    }
     complete_receive(qp, qp.current_receive, IBV_WC_LOC_LEN_ERR);
     fail(qp, IBV_WC_WR_FLUSH_ERR);
     return false;

@@ -203,13 +203,29 @@ TEST_F(SimulatedUdTest, ATooLongMessageFailsTheSendQueueUntilItIsSetRight) {
   EXPECT_EQ(received(), "1 success");
 }
 
-TEST_F(SimulatedUdTest, AReceiveThatIsTooShortEndsInAnError) {
+TEST_F(SimulatedUdTest, ADatagramVanishesThatItsReceiveHasNoRoomFor) {
   receive(1, kHeaderRoomBytes + 7);
   receive(2);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(a_.send(request(8), to_b()), 0);
+  EXPECT_EQ(sent(), "1 success, 1 success, 1 success");
+  EXPECT_EQ(received(), "");
+  EXPECT_EQ(b_.state(), IBV_QPS_RTS);
+  ASSERT_EQ(a_.send(request(7), to_b()), 0);
   ASSERT_EQ(a_.send(request(8), to_b()), 0);
+  EXPECT_EQ(received(), "1 success, 2 success");
+}
+
+TEST_F(SimulatedUdTest, ASharedReceiveThatIsTooShortEndsInAnError) {
+  SharedReceiveQueue queue =
+      must(SharedReceiveQueue::create(cluster_[1].domain, {.depth_wrs = 2, .max_sges = 1}));
+  DatagramEnd shared(cluster_[1], {.shared_receive_queue = &queue});
+  for (uint64_t id = 1; id <= 2; ++id) {
+    ASSERT_EQ(post_receive(queue, id, {there_.sge(kDatagramAt, kHeaderRoomBytes + 7)}), 0);
+  }
+  ASSERT_EQ(a_.send(request(8), {a_.handle(1), shared.qp()->qp_num}), 0);
   EXPECT_EQ(sent(), "1 success");
-  EXPECT_EQ(received(), "1 local length error, 2 Work Request Flushed Error");
-  EXPECT_EQ(b_.state(), IBV_QPS_ERR);
+  EXPECT_EQ(text_of(take_all(shared)), "1 local length error");
+  EXPECT_EQ(shared.state(), IBV_QPS_ERR);
 }
 
 TEST_F(SimulatedUdTest, AReceiveIntoForeignMemoryEndsInAnError) {
