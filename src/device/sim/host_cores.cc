@@ -1,6 +1,7 @@
 #include "src/device/sim/host_cores.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/base/assert.h"
 #include "src/device/sim/rnic_profile.h"
@@ -132,6 +133,22 @@ void HostCores::give_way(Fiber& fiber) {
   release(core);
   fiber.core.queued = true;
   core.queue.push_back(&fiber);
+  make_room(core);
+}
+
+void HostCores::forget(Fiber& fiber) {
+  CorePlace& place = fiber.core;
+  if (place.core == nullptr) return;
+  HostCore& core = *std::exchange(place.core, nullptr);
+  --core.threads;
+  if (core.holder == &fiber) {
+    core.holder = nullptr;
+  } else if (place.queued) {
+    std::erase(core.queue, &fiber);
+  } else {
+    --core.pollers;
+  }
+  place.holds = place.polls = place.queued = false;
   make_room(core);
 }
 

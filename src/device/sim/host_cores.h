@@ -57,6 +57,8 @@ class HostCores {
   // resumed when its turn comes again.
   bool slice_is_over(const Fiber& fiber) const;
   void give_way(Fiber& fiber);
+  // Its node has crashed: it never runs again, whatever it was doing.
+  void forget(Fiber& fiber);
 
  private:
   HostCore& core_for_thread();

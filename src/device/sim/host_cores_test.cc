@@ -59,6 +59,52 @@ TEST(HostCoresTest, ThreadsOfAllNodesShareTheCores) {
   EXPECT_GE(ended_ns.front(), kWorkNs * 3 / 2);
 }
 
+// One of its threads works, one polls, and one sleeps and wakes.
+TEST(HostCoresTest, ACrashedNodeLeavesTheCoresToOthers) {
+  constexpr uint64_t kWorkNs = 30'000'000;
+  for (uint64_t crash_ns = 100'000; crash_ns < 12'000'000; crash_ns += 397'000) {
+    SCOPED_TRACE(crash_ns);
+    Cluster cluster(2, 1, shared_host(1));
+    Simulation& simulation = cluster.simulation();
+    bool ended = false;
+    std::vector<Thread> threads;
+    threads.push_back(cluster.start(0, [&] { work(simulation, 1000 * kWorkNs); }));
+    threads.push_back(cluster.start(0, [&] {
+      for (Waiter waiter;;) waiter.idle();
+    }));
+    threads.push_back(cluster.start(0, [&] {
+      for (;;) sleep_ns(50'000);
+    }));
+    threads.push_back(cluster.start(1, [&] {
+      work(simulation, kWorkNs);
+      ended = true;
+    }));
+    simulation.at(
+        crash_ns * kPsPerNs, [](void* node, uint64_t) { static_cast<Node*>(node)->crash(); },
+        &cluster.node(0));
+    ASSERT_TRUE(simulation.run_until([&] { return ended; }, 20 * kWorkNs));
+    EXPECT_LE(now_ns(), kWorkNs + crash_ns + 10 * kHostSwitchNs);
+    for (Thread& thread : threads) thread.join();
+  }
+}
+
+TEST(HostCoresTest, ANodeMayCrashByItsOwnThread) {
+  Cluster cluster(2, 1, shared_host(1));
+  bool ended = false;
+  Thread own = cluster.start(0, [&] {
+    cluster.node(0).crash();
+    sleep_ns(1000);
+    ADD_FAILURE() << "it goes on";
+  });
+  Thread other = cluster.start(1, [&] {
+    work(cluster.simulation(), 1'000'000);
+    ended = true;
+  });
+  EXPECT_TRUE(cluster.simulation().run_until([&] { return ended; }, 1'000'000'000));
+  own.join();
+  other.join();
+}
+
 TEST(HostCoresTest, ACoreForEachThreadIsAsACoreOfItsOwn) {
   constexpr uint64_t kWorkNs = 5'000'000;
   Cluster cluster(2, 1, shared_host(2));

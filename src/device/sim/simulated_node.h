@@ -25,7 +25,10 @@ class Node {
   // joins them need not wait. Its control connections end when others take it for dead.
   void crash() {
     crashed = true;
-    for (const Fiber* fiber : threads) simulation.wake_all_at(fiber);
+    for (Fiber* fiber : threads) {
+      simulation.give_up(*fiber);
+      simulation.wake_all_at(fiber);
+    }
     simulation.at(
         simulation.now() + VirtualTime::kSilenceLimitNs * kPsPerNs,
         [](void* node, uint64_t) {

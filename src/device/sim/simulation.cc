@@ -178,6 +178,7 @@ void Simulation::resume(Fiber& fiber) {
 void Simulation::leave(Fiber::State state) {
   Fiber& fiber = *running_;
   fiber.state = state;
+  if (cores_ != nullptr && fiber.node->crashed) cores_->forget(fiber);
   before_switch(&fiber.stack, main_stack_);
   main_ = std::move(main_).resume();
   after_switch(main_stack_, fiber.stack);

@@ -163,6 +163,10 @@ class Simulation final : public VirtualTime {
   void go_on(Fiber& fiber) { schedule(fiber, now_); }
   // The fiber, which does not run, has a core then.
   void resume_at(Fiber& fiber, Time when) { schedule(fiber, when); }
+  // The fiber's node has crashed. It leaves its core to others, now or when it stops to run.
+  void give_up(Fiber& fiber) {
+    if (cores_ != nullptr && &fiber != running_) cores_->forget(fiber);
+  }
   // The fiber's polling loop polls again at `when`, if it waits.
   void wake(Fiber& fiber, Time when);
   // Lets all that wait look again.
