@@ -61,6 +61,7 @@ bool HostCores::some_wait() const {
 
 bool HostCores::admit(Fiber& fiber) {
   CorePlace& place = fiber.core;
+  place.stands = false;
   if (place.holds) {
     place.polls = false;
     place.resumed_at = simulation_.local();
@@ -136,6 +137,11 @@ void HostCores::give_way(Fiber& fiber) {
   make_room(core);
 }
 
+void HostCores::stands(Fiber& fiber) {
+  fiber.core.stands = true;
+  make_room(*fiber.core.core);
+}
+
 void HostCores::forget(Fiber& fiber) {
   CorePlace& place = fiber.core;
   if (place.core == nullptr) return;
@@ -148,13 +154,13 @@ void HostCores::forget(Fiber& fiber) {
   } else {
     --core.pollers;
   }
-  place.holds = place.polls = place.queued = false;
+  place.holds = place.polls = place.stands = place.queued = false;
   make_room(core);
 }
 
 void HostCores::room_event(void* object, uint64_t cores) {
   auto& core = *static_cast<HostCore*>(object);
-  core.room_due = false;
+  if (core.room_due <= Simulation::current()->now()) core.room_due = kNever;
   reinterpret_cast<HostCores*>(cores)->make_room(core);
 }
 
@@ -162,18 +168,28 @@ void HostCores::make_room(HostCore& core) {
   const Time now = simulation_.local();
   Fiber* const holder = core.holder;
   const bool polls = holder != nullptr && holder->core.polls;
-  if (polls && holder->core.hold_until <= now) {
+  const bool stands = holder != nullptr && holder->core.stands;
+  Time until = kNever;
+  if (polls) until = holder->core.hold_until;
+  if (stands && !core.queue.empty()) until = holder->core.since + slice_;
+  if (until <= now) {
     release(core);
-    ++core.pollers;
+    if (polls) {
+      ++core.pollers;
+    } else {
+      // It looks for a core again once it goes on.
+      --core.threads;
+      holder->core.core = nullptr;
+    }
   }
   if (core.holder == nullptr && core.queue.empty()) take_from_another(core);
   if (core.holder == nullptr && !core.queue.empty()) {
     Fiber& first = *core.queue.front();
     core.queue.pop_front();
     start(first, switch_);
-  } else if (core.holder != nullptr && polls && !core.room_due && some_wait()) {
-    core.room_due = true;
-    simulation_.at(holder->core.hold_until, room_event, &core, reinterpret_cast<uint64_t>(this));
+  } else if (core.holder != nullptr && until < core.room_due && some_wait()) {
+    core.room_due = until;
+    simulation_.at(until, room_event, &core, reinterpret_cast<uint64_t>(this));
   }
 }
 

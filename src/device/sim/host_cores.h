@@ -28,6 +28,7 @@ struct CorePlace {
   HostCore* core = nullptr;  // null: it sleeps
   bool holds = false;        // its core
   bool polls = false;   // finds nothing; if it holds its core, that is its own until hold_until
+  bool stands = false;  // holds its core, and waits for another thread
   bool queued = false;  // has something to do, and waits for its core
   Time since = 0;       // has held its core
   Time resumed_at = 0;
@@ -39,7 +40,7 @@ struct HostCore {
   std::deque<Fiber*> queue;  // have something to do
   uint64_t pollers = 0;      // besides the holder
   uint64_t threads = 0;      // all of them
-  bool room_due = false;     // an event will look for room
+  Time room_due = kNever;    // an event will look for room then
   Time active_at = 0;        // a thread did something then, besides polling
 };
 
@@ -57,6 +58,8 @@ class HostCores {
   // resumed when its turn comes again.
   bool slice_is_over(const Fiber& fiber) const;
   void give_way(Fiber& fiber);
+  // It spins until another thread lets it go on, so it keeps its core until its slice is over.
+  void stands(Fiber& fiber);
   // Its node has crashed: it never runs again, whatever it was doing.
   void forget(Fiber& fiber);
 
@@ -66,7 +69,7 @@ class HostCores {
   // long.
   void take_from_another(HostCore& idle);
   bool some_wait() const;
-  // Takes the core from a thread that has polled long enough, and gives it to the next one.
+  // Takes the core from a thread that has polled or spun long enough, and gives it to the next one.
   void make_room(HostCore& core);
   static void room_event(void* core, uint64_t cores);
   void release(HostCore& core);

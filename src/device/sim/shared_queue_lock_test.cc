@@ -70,6 +70,34 @@ TEST_F(SharedQueueLockTest, ThreadsOfOneQueuePairWaitForEachOtherAndItsLines) {
   EXPECT_GT(few_ns, 2 * took_ns(1, 4, 4));
 }
 
+// Who has the lock may have lost its core to others that spin for it.
+TEST_F(SharedQueueLockTest, ThreadsThatShareCoresGoOn) {
+  constexpr uint32_t kThreads = 4;
+  for (const uint64_t cores : {1, 2}) {
+    Profile shared = profile(4);
+    shared.shared_host = 1;
+    shared.sockets = 1;
+    shared.cores = cores;
+    shared.cpu_switch = 500 * kPsPerNs;
+    shared.cpu_slice = 2'000 * kPsPerNs;
+    Cluster cluster(2, /*seed=*/1, shared);
+    Buffer here(cluster[0], 64);
+    Buffer there(cluster[1], 64);
+    End near(cluster[0], {.send_depth = kThreads * kPosts});
+    End far(cluster[1]);
+    connect(near, far);
+    std::vector<uint32_t> left(kThreads, kPosts);
+    std::vector<Thread> running;
+    for (uint32_t thread = 0; thread < kThreads; ++thread) {
+      running.push_back(cluster.start(0, [&, thread] {
+        post_and_poll(near, IBV_WR_RDMA_WRITE, here, there, kPosts, 4, thread, left);
+      }));
+    }
+    for (Thread& thread : running) thread.join();
+    EXPECT_EQ(std::count(left.begin(), left.end(), 0u), kThreads) << cores << " cores";
+  }
+}
+
 TEST_F(SharedQueueLockTest, WithoutLinesThereAreNoLocks) {
   EXPECT_LT(took_ns(0, 4, 1), took_ns(1, 4, 1));
 }

@@ -369,6 +369,7 @@ void Simulation::stand_still() {
   Fiber& fiber = *running_;
   const Time begun = fiber.local;
   ++fiber.generation;
+  if (cores_ != nullptr) cores_->stands(fiber);
   leave(Fiber::State::kStanding);
   fiber.busy += fiber.local - begun;
 }
