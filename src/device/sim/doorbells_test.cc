@@ -354,6 +354,23 @@ TEST(DoorbellsRateTest, TheWayOverTheBusLimitsNoRate) {
 }
 
 // Rooms do not get lost where queue pairs are reset, or in error, with doorbells on their way.
+TEST(DoorbellsRateTest, WithoutRoomAndWayOneWqeComesAlongAtATime) {
+  Profile profile = test_profile();
+  profile.blueflame_queue = 0;
+  profile.pcie_one_way = 0;
+  Cluster cluster(2, /*seed=*/1, profile);
+  Buffer here(cluster[0], 64);
+  Buffer there(cluster[1], 64);
+  Pair pair(cluster);
+  std::vector<uint32_t> left(1);
+  Thread thread = cluster.start(0, [&] {
+    post_and_poll(pair.near, IBV_WR_RDMA_READ, here, there, 20, 4, 0, left);
+    ++left[0];
+  });
+  thread.join();
+  EXPECT_EQ(left[0], 1u);
+}
+
 TEST_F(DoorbellsTest, DoorbellsThatMeanNothingGiveTheirRoomBack) {
   const uint64_t room = cluster_.node(0).rnic.wqe_room();
   for (int round = 0; round < 20; ++round) {

@@ -20,9 +20,10 @@ constexpr uint64_t kWqeBytes = 64;
 
 // WQEs that come along with their doorbells: those that the chip has room for, and as many as the
 // bus carries on its way. Posted writes have credits for these; else no bus would reach its rate.
+// At least the one that is being handled: else none would ever come through.
 uint64_t room_for_wqes(const Profile& profile) {
   const Time each = std::max<Time>(profile.bus_time(kWqeBytes, profile.pcie_down_kib), 1);
-  return profile.blueflame_queue + (profile.pcie_one_way + each - 1) / each;
+  return std::max<uint64_t>(profile.blueflame_queue + (profile.pcie_one_way + each - 1) / each, 1);
 }
 
 }  // namespace
