@@ -169,6 +169,28 @@ TEST(ProfileVariants, SmallNumbersStayWholeAndDoNotVanish) {
   EXPECT_EQ(range_of(64, "B").most, 77);
 }
 
+// Beyond a limit times would be 0 or turn back.
+TEST(ProfileVariants, NoneIsDrawnBeyondALimit) {
+  std::vector<ParameterText> given = parameters_of("connectx3-fdr");
+  for (ParameterText& one : given) {
+    if (one.name == "cpu_jitter") one.number = 95;
+    if (one.name == "cpu_clock") one.number = 1950;
+    if (one.name == "link_rate") one.number = 16e6;
+    if (one.name == "dma_rate") one.number = 0.001;
+    if (one.name == "cpu_slice") one.number = 1e9;
+  }
+  provide_profile("at-limits", text_with(given));
+  for (uint32_t variant = 0; variant < kMostVariants; ++variant) {
+    const std::string name = variant_name("at-limits", variant);
+    const Profile profile = loaded(name);
+    EXPECT_LE(profile.jitter_percent, 100u) << name;
+    EXPECT_GT(profile.cpu_cycle, 0u) << name;
+    EXPECT_GT(profile.link_kib, 0u) << name;
+    const Result<Profile> listed = parse_profile(text_with(parameters_of(name)), name);
+    EXPECT_TRUE(listed.ok()) << listed.status().message();
+  }
+}
+
 TEST(ProfileVariants, NamesAreReadAndWritten) {
   EXPECT_EQ(variant_name("sim:a", 0), "sim:a");
   EXPECT_EQ(variant_name("sim:a", 12), "sim:a#12");

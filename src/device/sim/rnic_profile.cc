@@ -52,7 +52,12 @@ struct Parameter {
 
 constexpr uint64_t kMostReadsAtOnce = 65536;
 constexpr uint64_t kMostRegisters = 1024;
-constexpr double kLargestValue = 1e12;  // in any unit
+// A second, 1e9 things or bytes: so that neither sums of them nor virtual time overflow.
+constexpr double kLargestValue = 1e9;
+constexpr double kSmallestRate = 1e-3;
+constexpr double kMostCores = 65536;  // of a socket
+constexpr double kMostPercent = 10'000;
+constexpr double kMostReadsOfQueuePair = UINT8_MAX;  // ibv_qp_attr::max_rd_atomic
 
 // clang-format off
 constexpr Parameter kParameters[] = {
@@ -186,6 +191,9 @@ bool divides(Unit unit) {
 // What is faster is no time at all in picoseconds; and what is spread by more than its mean would
 // turn clocks back.
 double largest_value(const Parameter& parameter) {
+  if (parameter.member == &Profile::jitter_percent) return 100;
+  if (parameter.member == &Profile::cores) return kMostCores;
+  if (parameter.member == &Profile::max_outstanding_reads) return kMostReadsOfQueuePair;
   switch (parameter.unit) {
     case Unit::kGbPerS:
       return 2 * 1024e3;
@@ -193,9 +201,17 @@ double largest_value(const Parameter& parameter) {
       return 2 * 1024e3 * 8;
     case Unit::kGhz:
       return 2 * 1e3;
+    case Unit::kPercent:
+      return kMostPercent;
+    case Unit::kYesNo:
+      return 1;
     default:
-      return parameter.member == &Profile::jitter_percent ? 100 : kLargestValue;
+      return kLargestValue;
   }
+}
+
+double smallest_value(const Parameter& parameter) {
+  return divides(parameter.unit) ? kSmallestRate : 0;
 }
 
 Status bad(std::string_view file, const std::string& what) {
@@ -203,10 +219,17 @@ Status bad(std::string_view file, const std::string& what) {
 }
 
 Status check_size(std::string_view file, const Parameter& parameter, double value) {
+  if (parameter.unit == Unit::kYesNo && value != 0 && value != 1) {
+    return bad(file, fmt::format("{} is 1 (yes) or 0 (no), not {:g}", parameter.name, value));
+  }
   const double largest = largest_value(parameter);
-  if (value <= largest) return {};
-  return bad(file, fmt::format("{} is at most {:g} {}, not {:g}", parameter.name, largest,
-                               unit_text(parameter.unit), value));
+  const double smallest = smallest_value(parameter);
+  if (value >= smallest && value <= largest) return {};
+  return bad(file,
+             fmt::format("{} is at {} {:g}{}{}, not {:g}", parameter.name,
+                         value > largest ? "most" : "least", value > largest ? largest : smallest,
+                         parameter.unit == Unit::kCount ? "" : " ",
+                         parameter.unit == Unit::kCount ? "" : unit_text(parameter.unit), value));
 }
 
 // Between what a value may be that is assumed, or how far its measurements spread:
@@ -220,7 +243,9 @@ Status check_range(std::string_view file, const Parameter& parameter, double val
     return bad(file,
                fmt::format("the range of {} must be two values, such as [8, 12]", parameter.name));
   }
-  VERBENA_RETURN_IF_ERROR(check_size(file, parameter, *end(1)));
+  for (const size_t index : {0, 1}) {
+    VERBENA_RETURN_IF_ERROR(check_size(file, parameter, *end(index)));
+  }
   if (evidence == "documented") {
     return bad(file,
                fmt::format("{} is {} and has no range; only what is assumed or calibrated has",
@@ -283,7 +308,9 @@ ParameterText parameter_text(const Parameter& parameter, const toml::table& entr
   if (const toml::array* claims = entry["claims"].as_array()) {
     for (const toml::node& claim : *claims) one.claims.push_back(claim.value_or(std::string()));
   }
-  one.number = variant_value(one, variant);
+  // A value near a limit is not drawn beyond it.
+  one.number =
+      std::clamp(variant_value(one, variant), smallest_value(parameter), largest_value(parameter));
   one.value = fmt::format("{:g}", one.number);
   return one;
 }
