@@ -72,8 +72,14 @@ void FaultyCompletionQueue::expect(const ibv_wc& completion) {
 
 void FaultyCompletionQueue::add_expected(const ibv_wc& completion) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  expected_.erase(find_expected(completion));
+  const auto expected = find_expected(completion);
   added_.push_back(completion);
+  if (expected != expected_.end()) {
+    expected_.erase(expected);
+  } else {
+    // A poll has given its status to another one with this number, whose flush is left.
+    added_.back().status = IBV_WC_WR_FLUSH_ERR;
+  }
 }
 
 void FaultyCompletionQueue::forget(uint32_t queue_pair_number) {
