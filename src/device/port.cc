@@ -21,6 +21,8 @@ bool needs_gid(const ibv_port_attr& attributes) {
 
 // The entry that the user asked for.
 Status take_port_gid(ibv_context* context, const VerbsControl& control, uint8_t index, Port* port) {
+  // One that is down has no addresses; whoever connects is told that it is down.
+  if (!port->active()) return {};
   if (index >= port->attributes.gid_tbl_len ||
       control.query_gid(context, port->number, index, &port->gid) != 0 || is_zero(port->gid)) {
     return {StatusCode::kInvalidArgument,
@@ -77,11 +79,19 @@ Result<Port> choose_port(ibv_context* context, const VerbsControl& control) {
   if (error != 0) {
     return verbs_error(control, fmt::format("cannot query {}", context->device->name), error);
   }
+  // What an active port lacks is told, rather than that another one is down.
+  Status lacking;
   for (uint8_t number = 1; number <= attributes.phys_port_cnt; ++number) {
     Result<Port> port = query_port(context, control, number);
     if (port.ok() && port->active()) return port;
+    ibv_port_attr state{};
+    if (!port.ok() && lacking.ok() && control.query_port(context, number, &state) == 0 &&
+        state.state == IBV_PORT_ACTIVE) {
+      lacking = port.status();
+    }
     if (number == UINT8_MAX) break;
   }
+  if (!lacking.ok()) return lacking;
   return query_port(context, control, 1);
 }
 
