@@ -27,6 +27,7 @@ constexpr uint32_t kMaxQueueWrs = 16384;
 constexpr uint32_t kMaxSges = 32;  // mlx4; mlx5 takes 30
 constexpr uint32_t kMaxCqes = 1 << 22;
 constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t kMaxRegionBytes = uint64_t{1} << 46;
 
 LastError last_error_line;
 
@@ -40,7 +41,7 @@ int query_device(ibv_context* verbs, ibv_device_attr* attributes) {
   std::strcpy(attributes->fw_ver, "sim");
   attributes->node_guid = node_of(verbs).number + 1;
   attributes->sys_image_guid = attributes->node_guid;
-  attributes->max_mr_size = uint64_t{1} << 46;
+  attributes->max_mr_size = kMaxRegionBytes;
   attributes->page_size_cap = ~uint64_t{kPageBytes - 1};
   attributes->max_qp = kMaxQueuePairs;
   attributes->max_qp_wr = kMaxQueueWrs;
@@ -102,6 +103,15 @@ int dealloc_pd(ibv_pd* pd) {
 }
 
 ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
+  constexpr unsigned kRemoteWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  if ((access & kRemoteWrites) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
+    refuse(EINVAL, "remote write or atomic access needs IBV_ACCESS_LOCAL_WRITE too");
+    return nullptr;
+  }
+  if (length_bytes > kMaxRegionBytes) {
+    refuse(EINVAL, fmt::format("a region has at most {} bytes", kMaxRegionBytes));
+    return nullptr;
+  }
   Node& node = node_of(pd->context);
   Simulation& simulation = node.simulation;
   auto region = std::make_unique<Region>();

@@ -822,6 +822,21 @@ TEST_F(RnicTest, AReadNeverReturnsWhatIsNotThere) {
   }
 }
 
+TEST_F(RnicTest, RegistersWhatAnRnicRegisters) {
+  const auto complaint = [&](uint64_t bytes, unsigned access) {
+    return MemoryRegion::create(cluster_[0].domain, here_.data(), bytes, access).status();
+  };
+  for (const unsigned access : {IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_ATOMIC}) {
+    EXPECT_EQ(complaint(64, access).message(),
+              "cannot register 64 bytes: remote write or atomic access needs "
+              "IBV_ACCESS_LOCAL_WRITE too");
+    EXPECT_TRUE(complaint(64, access | IBV_ACCESS_LOCAL_WRITE).ok());
+  }
+  EXPECT_TRUE(complaint(64, IBV_ACCESS_REMOTE_READ).ok());
+  EXPECT_EQ(complaint(UINT64_MAX, kAllAccess).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(complaint((uint64_t{1} << 46) + 1, kAllAccess).code(), StatusCode::kInvalidArgument);
+}
+
 TEST_F(RnicTest, AKeyOutlivesItsRegionByNothing) {
   const uint32_t key = there_.key();
   there_.deregister();
