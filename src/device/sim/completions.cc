@@ -19,7 +19,8 @@ void push_completion(Cq& cq, const Cq::Entry& entry) {
   simulation.note(simulation.now());
   simulation.note(uint64_t{entry.completion.qp_num} << 32 | entry.completion.status);
   if (cq.own.poller != nullptr) simulation.wake(*cq.own.poller, simulation.now());
-  if (cq.own.armed && cq.channel() != nullptr) {
+  // On a crashed node nobody waits, and the channel may be gone.
+  if (cq.own.armed && cq.channel() != nullptr && !cq.node().crashed) {
     cq.own.armed = false;
     cq.channel()->events.push_back(&cq);
     simulation.wake_waiting_at(cq.channel());

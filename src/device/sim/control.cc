@@ -93,12 +93,19 @@ int query_gid(ibv_context* verbs, uint8_t, int index, ibv_gid* gid) {
 }
 
 ibv_pd* alloc_pd(ibv_context* context) {
-  auto* pd = new ibv_pd{};
-  pd->context = context;
-  return pd;
+  auto* pd = new Pd;
+  pd->verbs.context = context;
+  return &pd->verbs;
 }
-int dealloc_pd(ibv_pd* pd) {
-  delete pd;
+int dealloc_pd(ibv_pd* verbs) {
+  Pd& pd = as_pd(verbs);
+  // As in destroy_srq().
+  if (pd.users != 0 && !node_of(verbs->context).crashed) {
+    return refuse(EBUSY, fmt::format("the protection domain still has {} objects; destroy them "
+                                     "first",
+                                     pd.users));
+  }
+  delete &pd;
   return 0;
 }
 
@@ -134,6 +141,7 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length_bytes, uint64_t iova, un
     if (lines > 1) region->further_translations = std::make_unique<CacheStamp[]>(lines - 1);
   }
   Region* const made = region.get();
+  ++as_pd(pd).users;
   node.rnic.add_region(std::move(region));
   const Profile& profile = node.profile;
   simulation.charge(profile.registration +
@@ -145,6 +153,7 @@ int dereg_mr(ibv_mr* verbs) {
   Region& region = as_region(verbs);
   Node& node = node_of(region.verbs.context);
   node.simulation.forget_place(verbs->addr, verbs->length);
+  leave_domain(node, verbs->pd);
   node.rnic.remove_region(verbs->rkey);
   return 0;
 }
@@ -159,6 +168,10 @@ ibv_comp_channel* create_comp_channel(ibv_context* context) {
   return &channel->verbs;
 }
 int destroy_comp_channel(ibv_comp_channel* verbs) {
+  // As in destroy_srq(). refcnt: as libibverbs has it.
+  if (verbs->refcnt != 0 && !node_of(verbs->context).crashed) {
+    return refuse(EBUSY, "the completion channel still has completion queues");
+  }
   delete &as_channel(verbs);
   return 0;
 }
@@ -172,6 +185,7 @@ ibv_cq* create_cq(ibv_context* context, int cqes, void* cq_context, ibv_comp_cha
   auto* cq = new Cq;
   cq->verbs.context = context;
   cq->verbs.channel = channel;
+  if (channel != nullptr) ++channel->refcnt;
   cq->verbs.cq_context = cq_context;
   cq->verbs.cqe = cqes;
   cq->own.poller = node_of(context).simulation.running();
@@ -181,7 +195,10 @@ ibv_cq* create_cq(ibv_context* context, int cqes, void* cq_context, ibv_comp_cha
 int destroy_cq(ibv_cq* verbs) {
   Cq& cq = as_cq(verbs);
   if (cq.own.users != 0) return refuse(EBUSY, "the completion queue still has queue pairs");
-  if (cq.channel() != nullptr) std::erase(cq.channel()->events, &cq);
+  if (cq.channel() != nullptr && !cq.node().crashed) {
+    std::erase(cq.channel()->events, &cq);
+    --cq.channel()->verbs.refcnt;
+  }
   delete &cq;
   return 0;
 }
@@ -220,6 +237,7 @@ ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) {
   auto* srq = new Srq;
   srq->verbs.context = pd->context;
   srq->verbs.pd = pd;
+  ++as_pd(pd).users;
   init_receives(srq->queue, node_of(pd->context), attributes->attr.max_wr,
                 attributes->attr.max_sge);
   return &srq->verbs;
@@ -240,6 +258,7 @@ int destroy_srq(ibv_srq* verbs) {
   if (srq.users != 0 && !srq.queue.node->crashed) {
     return refuse(EBUSY, "the shared receive queue still has queue pairs");
   }
+  leave_domain(*srq.queue.node, verbs->pd);
   // What is under way to it may still come: it is given up with the simulation.
   srq.queue.node->rnic.keep(&srq);
   return 0;
@@ -276,6 +295,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp.verbs.send_cq = init->send_cq;
   qp.verbs.recv_cq = init->recv_cq;
   qp.verbs.srq = init->srq;
+  ++as_pd(pd).users;
   ++qp.send_cq()->own.users;
   ++qp.recv_cq()->own.users;
   if (init->srq != nullptr) {
@@ -402,6 +422,7 @@ int destroy_qp(ibv_qp* verbs) {
   --qp.send_cq()->own.users;
   --qp.recv_cq()->own.users;
   if (qp.srq() != nullptr) --qp.srq()->users;
+  leave_domain(*qp.node, verbs->pd);
   verbs->send_cq = nullptr;
   verbs->recv_cq = nullptr;
   return 0;

@@ -62,6 +62,12 @@ struct Context {
   }
 };
 
+// A protection domain.
+struct Pd {
+  ibv_pd verbs{};
+  uint32_t users = 0;  // objects that were made in it
+};
+
 // Translations of 8 B in a line of their table, which the drivers allocate by such lines (Linux:
 // mthca's MTT segments, mlx4's log_mtts_per_seg).
 inline constexpr uint64_t kTranslationsOfLine = 8;
@@ -377,6 +383,7 @@ inline void prefetch(const QueuePair& qp) {
 }
 
 inline Context& as_context(ibv_context* verbs) { return *reinterpret_cast<Context*>(verbs); }
+inline Pd& as_pd(ibv_pd* verbs) { return *reinterpret_cast<Pd*>(verbs); }
 inline Region& as_region(ibv_mr* verbs) { return *reinterpret_cast<Region*>(verbs); }
 inline Channel& as_channel(ibv_comp_channel* verbs) { return *reinterpret_cast<Channel*>(verbs); }
 inline Cq& as_cq(ibv_cq* verbs) { return *reinterpret_cast<Cq*>(verbs); }

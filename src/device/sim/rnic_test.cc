@@ -846,6 +846,43 @@ TEST_F(RnicTest, AKeyOutlivesItsRegionByNothing) {
   }
 }
 
+TEST_F(RnicTest, WhatIsInUseIsNotDestroyed) {
+  const VerbsControl& control = cluster_[0].control();
+  ibv_context* const context = cluster_[0].device.get();
+  ibv_pd* const domain = control.alloc_pd(context);
+  ibv_mr* const region = control.reg_mr(domain, here_.data(), 64, 0, kAllAccess);
+  EXPECT_EQ(control.dealloc_pd(domain), EBUSY);
+  EXPECT_EQ(control.dereg_mr(region), 0);
+  ibv_ah_attr address{};
+  address.dlid = 1;
+  address.port_num = 1;
+  ibv_ah* const handle = control.create_ah(domain, &address);
+  EXPECT_EQ(control.dealloc_pd(domain), EBUSY);
+  EXPECT_EQ(control.destroy_ah(handle), 0);
+  ibv_srq_init_attr shared{};
+  shared.attr = {.max_wr = 1, .max_sge = 1, .srq_limit = 0};
+  ibv_srq* const queue = control.create_srq(domain, &shared);
+  EXPECT_EQ(control.dealloc_pd(domain), EBUSY);
+
+  ibv_comp_channel* const channel = control.create_comp_channel(context);
+  ibv_cq* const cq = control.create_cq(context, 4, nullptr, channel, 0);
+  EXPECT_EQ(control.destroy_comp_channel(channel), EBUSY);
+  ibv_qp_init_attr init{};
+  init.qp_type = IBV_QPT_RC;
+  init.send_cq = init.recv_cq = cq;
+  init.srq = queue;
+  ibv_qp* const qp = control.create_qp(domain, &init);
+  EXPECT_EQ(control.destroy_cq(cq), EBUSY);
+  EXPECT_EQ(control.destroy_srq(queue), EBUSY);
+  EXPECT_EQ(control.destroy_qp(qp), 0);
+  EXPECT_EQ(control.dealloc_pd(domain), EBUSY);
+  EXPECT_EQ(control.destroy_srq(queue), 0);
+  EXPECT_EQ(control.destroy_comp_channel(channel), EBUSY);
+  EXPECT_EQ(control.destroy_cq(cq), 0);
+  EXPECT_EQ(control.destroy_comp_channel(channel), 0);
+  EXPECT_EQ(control.dealloc_pd(domain), 0);
+}
+
 // ---- events ----
 
 TEST_F(RnicTest, ACompletionChannelWakesItsThreadAtTheTimeOfTheCompletion) {

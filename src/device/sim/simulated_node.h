@@ -61,4 +61,9 @@ class Node {
   Rnic rnic;
 };
 
+// An object of the domain is destroyed. On a crashed node the domain may be gone already.
+inline void leave_domain(const Node& node, ibv_pd* domain) {
+  if (!node.crashed) --as_pd(domain).users;
+}
+
 }  // namespace verbena::sim

@@ -102,6 +102,7 @@ ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
   auto handle = std::make_unique<Ah>();
   handle->verbs.context = pd->context;
   handle->verbs.pd = pd;
+  ++as_pd(pd).users;
   handle->node = find_port(node.simulation, *attributes);
   handle->service_level = attributes->sl;
   handle->has_grh = attributes->is_global != 0;
@@ -118,6 +119,7 @@ ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
 }
 
 int destroy_ah(ibv_ah* verbs) {
+  leave_domain(*as_context(verbs->context).node, verbs->pd);
   delete &as_ah(verbs);
   return 0;
 }
