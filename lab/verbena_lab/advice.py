@@ -169,7 +169,7 @@ def _compare(answer):
         answer.comparison = "The only one measured in this configuration: nothing to compare it with."
         return
     second = answer.ranking[1]
-    others = answer.ranking[len(answer.tied) :] if one_protocol(answer.tied) else []
+    others = [one for one in answer.ranking if one not in answer.tied] if one_protocol(answer.tied) else []
     if others:  # variants of one protocol share the first place
         second = others[0]
     distance = _distance(question, first.value, second.value)

@@ -50,12 +50,13 @@ def topology_answers(views):
 
 def sentence(answer):
     """"Latency: M:1 is best (READ, 1.20 µs), then 1:M (…)." """
-    places = [f"{one.topology} ({_place_text(answer, one)})" for one in answer.places]
-    count = len(answer.tied)
-    first = advice.listed(places[:count])
-    rest = f", then {advice.listed(places[count:])}" if places[count:] else ""
+    # One that spreads little may lie between two that spread so much that they are level.
+    tied = answer.tied
+    behind = [one for one in answer.places if one not in tied]
+    first = advice.listed([_place_text(answer, one) for one in tied])
+    rest = f", then {advice.listed([_place_text(answer, one) for one in behind])}" if behind else ""
     subject = answer.question.subject
-    return f"{subject[0].upper()}{subject[1:]}: {first} {'are level' if count > 1 else 'is best'}{rest}."
+    return f"{subject[0].upper()}{subject[1:]}: {first} {'are level' if len(tied) > 1 else 'is best'}{rest}."
 
 
 def sentences(views):
@@ -105,4 +106,5 @@ def _shape(view):
 
 def _place_text(answer, place):
     one = place.candidate
-    return f"{one.series.name}, {answer.question.text(one.measurement, one.value)}, {place.shape}"
+    value = answer.question.text(one.measurement, one.value)
+    return f"{place.topology} ({one.series.name}, {value}, {place.shape})"

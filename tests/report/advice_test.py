@@ -244,6 +244,17 @@ class Verdict(unittest.TestCase):
         self.assertEqual(answer.remark, "Within the spread of the runs: take any of its variants.")
         self.assertEqual(sentences(rows), "Use WRITE/WRITE: best in latency.")
 
+    def test_the_second_place_is_of_who_is_not_level(self):
+        """A variant that spreads much may be level with the first, behind another protocol that is not."""
+        rows = [
+            latency_row("write/write", 700, 0.01, cpu=None, mark_layout="last-bit"),
+            latency_row("send/send", 740, 0.005, cpu=None),
+            latency_row("write/write", 770, 0.2, cpu=None, mark_layout="markers"),
+        ]
+        answer = answers(rows)["latency"]
+        self.assertEqual(names(answer.tied), ["WRITE/WRITE · last-bit", "WRITE/WRITE · markers"])
+        self.assertIn("second-placed SEND/SEND", answer.comparison)
+
     def test_writes_with_immediate_data_are_not_explained_by_polled_memory(self):
         rows = [latency_row("write/write", 700, 0.01, mark_layout="immediate"), latency_row("send/send", 1000, 0.01)]
         why = answers(rows)["latency"].why
@@ -318,6 +329,25 @@ class Designs(unittest.TestCase):
         self.assertEqual(by_key["throughput"], ["1:M", "M:1", "M:M"])
         text = topologies.sentence(ranked[0])
         self.assertTrue(text.startswith("Latency: M:M (WRITE/WRITE, 1.50\u00a0µs, 5 nodes"), text)
+
+    @staticmethod
+    def one_of_each(*p50s_and_spreads, pending=1):
+        """A row of each topology; M:1 has one node of a role, 1:M too, M:M four of both."""
+        shapes = (("M:1", 4, 1), ("1:M", 1, 4), ("M:M", 4, 4))
+        return [
+            latency_row("send/send", p50_ns, spread, cpu=None, pending=pending, topology=topology, nodes=5,
+                        requester_nodes=requesters, responder_nodes=responders)
+            for (topology, requesters, responders), (p50_ns, spread) in zip(shapes, p50s_and_spreads)
+        ]  # fmt: skip
+
+    @staticmethod
+    def topology_sentences(rows):
+        ((_, ranked),) = topologies.topology_answers(views.make_views(support.load(synthetic.document(rows)).measurements))
+        return {one.question.key: topologies.sentence(one) for one in ranked}
+
+    def test_level_topologies_stand_together_whoever_is_between_them(self):
+        text = self.topology_sentences(self.one_of_each((1000, 0.01), (1060, 0.005), (1100, 0.2)))["latency"]
+        self.assertRegex(text, r"^Latency: M:1 \(.*\) and M:M \(.*\) are level, then 1:M \(.*\)\.$")
 
     def test_terminal_and_page_have_them_and_equal_verdicts_stand_once(self):
         loaded = support.load(synthetic.document(self.topologies()))
