@@ -97,7 +97,11 @@ def _per_node(question, candidate, view):
     roles = [candidate.measurement.setting(key) for key in ("requester_nodes", "responder_nodes")]
     nodes = max(1, min(roles)) if None not in roles else 1
     parts = {name: getattr(candidate, name) for name in ("value", "low", "high")}
-    return replace(candidate, **{name: part if part is None else part / nodes for name, part in parts.items()})
+    return replace(
+        candidate,
+        of_variants=tuple(one / nodes for one in candidate.of_variants),
+        **{name: part if part is None else part / nodes for name, part in parts.items()},
+    )
 
 
 def _shape(view):

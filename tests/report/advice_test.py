@@ -349,6 +349,14 @@ class Designs(unittest.TestCase):
         text = self.topology_sentences(self.one_of_each((1000, 0.01), (1060, 0.005), (1100, 0.2)))["latency"]
         self.assertRegex(text, r"^Latency: M:1 \(.*\) and M:M \(.*\) are level, then 1:M \(.*\)\.$")
 
+    def test_variants_of_topologies_are_compared_by_node_too(self):
+        """In all, M:M's four nodes do twice as much as M:1's one on each variant; by node it is half of that."""
+        rows = self.one_of_each((1000, None), (4000, None), (500, None), pending=16)
+        rows = [support.banded(row, *(p50 * share for share in (1, 0.9, 1.1)))
+                for row, p50 in zip(rows, (1000, 4000, 500))]  # fmt: skip
+        text = self.topology_sentences(rows)["throughput"]
+        self.assertRegex(text, r"^Throughput: M:1 \(.*\) is best, then M:M \(.*\) and 1:M \(.*\)\.$")
+
     def test_terminal_and_page_have_them_and_equal_verdicts_stand_once(self):
         loaded = support.load(synthetic.document(self.topologies()))
         text = answer.answer_text(loaded)
