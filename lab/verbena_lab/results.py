@@ -17,7 +17,7 @@ SETTINGS = (
     ("requester_nodes", "{} requester nodes"),
     ("responder_nodes", "{} responder nodes"),
     ("responder_threads", "{} responder threads"),
-    ("active_share", "{:.0%} of requests sent"),
+    ("active_share", "{:g} of all requests sent"),
     ("think_ns", "rests of {} ns"),
     ("arrival_rate_per_s", "{} arrivals/s"),
     ("arrivals", "{} arrivals"),

@@ -9,7 +9,7 @@ from typing import Any, Callable
 from . import units
 from .modelled import band_text, is_modelled
 from .protocols import find_protocol
-from .views import plain
+from .views import plain, short_commit
 
 # A spreadsheet takes a text for a formula that begins with one of these.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -137,7 +137,7 @@ _COLUMNS = (
     Column("Device", "device", _attribute("device"), str, False),
     Column("Modelled", "modelled", lambda one: _yes_or_no(is_modelled(one.device)), str, False),
     Column("Machine", "machine", lambda one: one.source.machine_name(), str, False),
-    Column("Commit", "commit", lambda one: one.source.commit, lambda text: text[:12], False),
+    Column("Commit", "commit", lambda one: one.source.commit, short_commit, False),
     Column("Topology", "topology", _attribute("topology"), str, False),
     Column("Nodes", "nodes", _attribute("nodes"), _count, False),
     Column("Threads", "threads", _attribute("threads"), _count, False),

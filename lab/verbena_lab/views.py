@@ -123,7 +123,7 @@ def _design(one):
 def _labels(keys):
     """The device always, and whatever else differs between the views."""
     texts = [
-        [device, machine, f"commit {commit[:12]}", topology, f"{nodes} nodes", f"{threads} threads"]
+        [device, machine, f"commit {short_commit(commit)}", topology, f"{nodes} nodes", f"{threads} threads"]
         + ["" if value is None else text.format(plain(value)) for value, (_, text) in zip(settings, SETTINGS)]
         for device, machine, commit, topology, nodes, threads, settings in keys
     ]
@@ -131,6 +131,12 @@ def _labels(keys):
     return [
         " · ".join(part for index, part in enumerate(text) if part and (index == 0 or varying[index])) for text in texts
     ]
+
+
+def short_commit(commit):
+    """Its first digits, and what is behind them: that of a build whose files differed from it ends with -dirty."""
+    digits, dash, further = commit.partition("-")
+    return digits[:12] + dash + further[:12]
 
 
 def plain(value):

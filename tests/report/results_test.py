@@ -189,6 +189,12 @@ class Views(unittest.TestCase):
         self.assertEqual(len(set(labels)), 4, labels)
         self.assertTrue(all(label.startswith(("soft0", "mlx5_0")) for label in labels))
 
+    def test_builds_whose_files_differ_from_their_commit_are_told_from_the_others(self):
+        rows = [synthetic.row("read", 64, 1)]
+        loaded = support.load(*(synthetic.document(rows, commit="1" * 12 + end) for end in ("", "-dirty")))
+        labels = [view.label for view in views.make_views(loaded.measurements)]
+        self.assertEqual(labels, ["soft0 · commit 111111111111", "soft0 · commit 111111111111-dirty"])
+
     def test_changing_machine_facts_do_not_split_one_host(self):
         documents = [
             synthetic.document([synthetic.row("read", 64, depth)], machine={"hostname": "a", "load": depth})

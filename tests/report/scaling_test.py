@@ -36,9 +36,13 @@ class Shapes(unittest.TestCase):
         labels = [view.label for view in found]
         self.assertEqual(len(set(labels)), 6)
         self.assertIn("2 responder threads", labels[1])
-        self.assertIn("10% of requests sent", labels[2])
+        self.assertIn("0.1 of all requests sent", labels[2])
         self.assertIn("huge pages 1", labels[3])
         self.assertIn("4 per doorbell", labels[5])
+
+    def test_labels_tell_small_shares_apart(self):
+        labels = [view.label for view in views_of([shaped("read", 4, active_share=share) for share in (0.001, 0.002)])]
+        self.assertEqual(len(set(labels)), 2, labels)
 
     def test_files_without_these_keys_are_read_as_before(self):
         view = support.one_view([synthetic.row("read", 64, 1)])
