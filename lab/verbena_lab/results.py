@@ -412,7 +412,7 @@ def _application_result(row, plain, application, source):
     errors = row.whole("errors", 0)
     failed = errors > 0
     axes = {
-        key: value
+        key: value if isinstance(value, str) else row.whole(key, 0)
         for key, value in plain.items()
         if key not in RESULT_KEYS and isinstance(value, (int, str)) and not isinstance(value, bool)
     }
@@ -482,7 +482,9 @@ def _of_variants(row, variants):
     """The median of each variant's runs; empty where a run does not say what it is of, or a variant has none."""
     runs = row.list("run_results")
     known = [one for one in runs if isinstance(one, dict) and _is_number(one.get("variant"))]
-    if len(known) < len(runs) or {one["variant"] for one in known} != set(range(variants)):
+    numbers = {one["variant"] for one in known}
+    # Their number first: a file may say any.
+    if len(known) < len(runs) or len(numbers) != variants or numbers != set(range(variants)):
         return ()
     if not all(_is_number(one.get(key)) for one in known for key in ("rate_per_s", "p50_ns")):
         return ()

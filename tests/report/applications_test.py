@@ -47,6 +47,9 @@ class Reading(unittest.TestCase):
                 support.load(synthetic.document([synthetic.application_row("hashtable", 0, **change)]))
         with self.assertRaisesRegex(ReportError, "'entries'"):
             support.load(synthetic.document([synthetic.application_row("log", 0, entries="all")]))
+        for axis, value in (("value_bytes", 10**400), ("keys", -1)):
+            with self.subTest(axis), self.assertRaisesRegex(ReportError, f"result 1: '{axis}' must be a whole number"):
+                support.load(synthetic.document([synthetic.application_row("hashtable", 0, **{axis: value})]))
 
     def test_failed_rows_need_no_numbers(self):
         none = {"p50": None, "p99": None, "p999": None}

@@ -143,6 +143,8 @@ class Reading(unittest.TestCase):
         for runs in ([], [{"rate_per_s": 1, "p50_ns": 1}], row["run_results"][:2], 3):
             few = support.load(synthetic.document([row | {"run_results": runs}])).measurements[0]
             self.assertEqual(few.bands.each, ())
+        many = support.load(synthetic.document([row | {"variants": 1 << 50}])).measurements[0]
+        self.assertEqual(many.bands.each, ())
 
     def test_wrong_bands_are_refused(self):
         row = support.banded(synthetic.row("read", 64, 1), 1000, 500)
