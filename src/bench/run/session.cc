@@ -21,6 +21,14 @@ const PointResult* find_before(const std::vector<PointResult>& before, uint64_t 
   return found == before.end() ? nullptr : &*found;
 }
 
+// Of a run without any operation no latency can be told, and 0 ns would be the best one of all.
+Status nothing_measured(const Point& point) {
+  return {StatusCode::kUnavailable,
+          fmt::format("nothing was answered in the measured time, so there is no latency to tell; "
+                      "raise --duration{}",
+                      point.arrival_rate_per_s > 0 ? " or --arrival-rate" : "")};
+}
+
 class Session {
  public:
   Session(uint32_t runs, const RunOptions& options, NodePool& pool, const SessionHooks& hooks,
@@ -56,7 +64,8 @@ class Session {
   void measure_run(PointResult& result, uint32_t run, const std::vector<PointResult>& group) {
     hooks_.begins(result.point, run);
     RunFailure failure;
-    const Result<RunResult> measured = run_point(pool_, result.point, options_, run, &failure);
+    Result<RunResult> measured = run_point(pool_, result.point, options_, run, &failure);
+    if (measured.ok() && measured->requests == 0) measured = nothing_measured(result.point);
     ended_ = interrupted();
     if (measured.ok()) {
       result.runs.push_back(*measured);
