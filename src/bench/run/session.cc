@@ -48,6 +48,13 @@ class Session {
                                                         .variants = options_.variants});
         ++number;
       }
+      for (PointResult& result : results) {
+        // An earlier session ended before its profile, or was to make none.
+        if (!hooks_.finishes || !is_complete(result) || !result.profile.is_null() || ended_)
+          continue;
+        finish(result);
+        hooks_.ended(with_later(results));
+      }
       for (uint32_t run = 0; run < runs_ && !ended_; ++run) {
         for (PointResult& result : results) {
           if (result.errors == 0 && result.runs.size() <= run && !ended_) {
@@ -61,6 +68,14 @@ class Session {
   }
 
  private:
+  bool is_complete(const PointResult& result) const {
+    return result.errors == 0 && result.runs.size() >= runs_;
+  }
+  void finish(PointResult& result) {
+    hooks_.finishes(result);
+    ended_ = interrupted();
+  }
+
   void measure_run(PointResult& result, uint32_t run, const std::vector<PointResult>& group) {
     hooks_.begins(result.point, run);
     RunFailure failure;
@@ -81,7 +96,7 @@ class Session {
       result.error = measured.status().message();
       ended_ = !failure.nodes_remain;
     }
-    if (result.errors == 0 && result.runs.size() == runs_ && !ended_) hooks_.finishes(result);
+    if (hooks_.finishes && is_complete(result) && !ended_) finish(result);
     hooks_.ended(with_later(group));
   }
 

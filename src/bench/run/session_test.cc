@@ -48,5 +48,29 @@ TEST(Session, ARunInWhichNothingWasAnsweredHasNoLatency) {
   }
 }
 
+// It was interrupted while the profile was made, after the last run.
+TEST(Session, AProfileThatAnEarlierSessionDidNotMakeIsMade) {
+  const Plan plan = small_plan("read,send/send,write/write");
+  std::vector<PointResult> before = measure(plan, SessionHooks{});
+  ASSERT_EQ(before.size(), 3u);
+  before[0].profile = {{"event", "cycles"}};
+  before[2].runs.pop_back();
+  SessionHooks hooks;
+  std::vector<uint64_t> finished;
+  hooks.finishes = [&](PointResult& result) {
+    finished.push_back(result.number);
+    result.profile = {{"event", "new"}};
+  };
+  std::vector<PointResult> last;
+  hooks.ended = [&](const std::vector<PointResult>& results) { last = results; };
+  const std::vector<PointResult> results = measure(plan, hooks, before);
+  EXPECT_THAT(finished, testing::ElementsAre(1, 2));
+  ASSERT_EQ(results.size(), 3u);
+  ASSERT_EQ(last.size(), 3u);
+  EXPECT_EQ(results[0].profile["event"], "cycles");
+  EXPECT_EQ(last[1].profile["event"], "new");
+  EXPECT_EQ(last[2].profile["event"], "new");
+}
+
 }  // namespace
 }  // namespace verbena::bench
