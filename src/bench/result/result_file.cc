@@ -322,12 +322,15 @@ Status check_writable(const std::string& path) {
 Result<std::vector<PointResult>> read_results(const std::string& path, const ResultOrigin& origin,
                                               const std::vector<PointGroup>& groups) {
   std::ifstream file(path);
-  if (!file) return std::vector<PointResult>{};
+  // It would be replaced by one that has less.
+  if (!file) return cannot_go_on(path, fmt::format("cannot read it: {}", std::strerror(errno)));
   const json document = json::parse(file, nullptr, false);
   if (!document.is_object() || !document.contains("plan") || !document.contains("results")) {
     return cannot_go_on(path, "it is not a result file with a plan");
   }
   if (document["plan"] != origin.plan) return cannot_go_on(path, "it belongs to another plan");
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && !error) return std::vector<PointResult>{};
   if (document.value("device", json()) != origin.device) {
     return cannot_go_on(path, "it was measured on another device");
   }

@@ -199,6 +199,15 @@ TEST_F(ResultFile, CanBeGoneOnFrom) {
   EXPECT_THAT(refusal(), testing::HasSubstr("another device"));
 }
 
+TEST_F(ResultFile, OneThatCannotBeReadIsNotReplaced) {
+  const ResultOrigin origin{.device = "soft0", .command = "x"};
+  const std::string path = folder_ / "x.json";
+  std::filesystem::create_symlink(path, path);
+  const auto read = read_results(path, origin, {});
+  EXPECT_FALSE(read.ok());
+  EXPECT_THAT(read.status().message(), testing::AllOf(HasSubstr(path), HasSubstr("cannot read")));
+}
+
 TEST_F(ResultFile, IsReplacedWhole) {
   const std::string path = folder_ / "x.json";
   ASSERT_TRUE(write_json_file(path, {{"a", 1}}).ok());
