@@ -18,6 +18,7 @@
 #include "src/bench/experiment/topology.h"
 #include "src/bench/experiment/workload.h"
 #include "src/bench/result/model_evidence.h"
+#include "src/device/sim/rnic_profile.h"
 
 namespace verbena::bench {
 
@@ -26,6 +27,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kKinds = "kinds";
+constexpr const char* kSettings = "settings";
 constexpr const char* kCycles = "cycles_per_message";
 constexpr const char* kInstructions = "instructions_per_message";
 
@@ -152,6 +154,11 @@ RunResult run_from(const json& row, const WorkloadTraits& workload) {
         .digest = std::stoull(simulation.value("digest", std::string("0")), nullptr, 16)};
   }
   return run;
+}
+
+// Of which the runs have their random numbers; null where nobody noted it.
+json seed_of(const json& settings) {
+  return settings.is_object() ? settings.value("seed", json()) : json();
 }
 
 Status cannot_go_on(const std::string& path, std::string_view why) {
@@ -287,7 +294,7 @@ json result_document(const ResultOrigin& origin, const std::vector<PointResult>&
                    {"command", origin.command},
                    {"results", json::array()}};
   if (json models = models_json({origin.device}); !models.empty()) document["models"] = models;
-  if (!origin.settings.is_null()) document["settings"] = origin.settings;
+  if (!origin.settings.is_null()) document[kSettings] = origin.settings;
   if (!origin.plan.is_null()) document["plan"] = origin.plan;
   if (!origin.about.is_null()) document["experiment"] = origin.about;
   for (const PointResult& result : results) {
@@ -321,6 +328,8 @@ Status check_writable(const std::string& path) {
 
 Result<std::vector<PointResult>> read_results(const std::string& path, const ResultOrigin& origin,
                                               const std::vector<PointGroup>& groups) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && !error) return std::vector<PointResult>{};
   std::ifstream file(path);
   // It would be replaced by one that has less.
   if (!file) return cannot_go_on(path, fmt::format("cannot read it: {}", std::strerror(errno)));
@@ -329,10 +338,16 @@ Result<std::vector<PointResult>> read_results(const std::string& path, const Res
     return cannot_go_on(path, "it is not a result file with a plan");
   }
   if (document["plan"] != origin.plan) return cannot_go_on(path, "it belongs to another plan");
-  std::error_code error;
-  if (!std::filesystem::exists(path, error) && !error) return std::vector<PointResult>{};
   if (document.value("device", json()) != origin.device) {
     return cannot_go_on(path, "it was measured on another device");
+  }
+  // Elsewhere each session draws one.
+  if (origin.device.starts_with(sim::kDevicePrefix)) {
+    const json seed = seed_of(document.value(kSettings, json()));
+    const json own = seed_of(origin.settings);
+    if (!seed.is_null() && !own.is_null() && seed != own) {
+      return cannot_go_on(path, fmt::format("it was measured with VERBENA_SEED={}", seed.dump()));
+    }
   }
   std::vector<Point> points;
   for (const PointGroup& group : groups) points.insert(points.end(), group.begin(), group.end());

@@ -208,6 +208,30 @@ TEST_F(ResultFile, OneThatCannotBeReadIsNotReplaced) {
   EXPECT_THAT(read.status().message(), testing::AllOf(HasSubstr(path), HasSubstr("cannot read")));
 }
 
+TEST_F(ResultFile, OneOfAnotherSeedIsNotGoneOnFrom) {
+  Plan plan;
+  plan.sweeps.push_back(Sweep::in("one-to-one", request_response_workload()).value());
+  const std::vector<PointGroup> groups = point_groups(plan).value();
+  ResultOrigin origin{.device = "sim:x", .command = "x", .plan = plan_json(plan)};
+  const std::string path = folder_ / "x.json";
+  PointResult result = measured();
+  result.point = groups[0][0];
+  // As an earlier version wrote it.
+  ASSERT_TRUE(write_json_file(path, result_document(origin, {result})).ok());
+  origin.settings = {{"seed", 2}};
+  EXPECT_TRUE(read_results(path, origin, groups).ok());
+  ASSERT_TRUE(write_json_file(path, result_document(origin, {result})).ok());
+  EXPECT_TRUE(read_results(path, origin, groups).ok());
+  origin.settings["seed"] = 3;
+  EXPECT_THAT(read_results(path, origin, groups).status().message(), HasSubstr("VERBENA_SEED=2"));
+
+  // Sessions on other devices have each their own.
+  origin.device = "soft0";
+  ASSERT_TRUE(write_json_file(path, result_document(origin, {result})).ok());
+  origin.settings["seed"] = 4;
+  EXPECT_TRUE(read_results(path, origin, groups).ok());
+}
+
 TEST_F(ResultFile, IsReplacedWhole) {
   const std::string path = folder_ / "x.json";
   ASSERT_TRUE(write_json_file(path, {{"a", 1}}).ok());
