@@ -247,7 +247,9 @@ nlohmann::json plan_json(const Plan& plan) {
       {"sweeps", std::move(sweeps)}, {"runs", plan.runs}, {"verify", plan.run.verify}};
   if (plan.run.variants > 1) json["variants"] = plan.run.variants;
   const RunLength& length = plan.run.length;
-  if (length.requests == UINT64_MAX) {
+  if (plan.run.messages > 0) {
+    json["run_messages"] = plan.run.messages;
+  } else if (length.requests == UINT64_MAX) {
     json["run_duration_ns"] = length.duration_ns;
   } else {
     json["run_requests"] = length.requests;

@@ -130,6 +130,10 @@ TEST(Plan, RefusesHugePagesThatWouldNotBeUsed) {
   }
 }
 
+  // A simulation whose length nobody chose has a number of messages, whatever the duration is.
+  Plan simulated = plan;
+  simulated.run.messages = 40'000;
+  EXPECT_NE(plan_json(simulated), plan_json(plan));
 TEST(Plan, RefusesWhatCannotBeDone) {
   const auto check = [](const Plan& plan) {
     return check_points(point_groups(plan).value(), device());
