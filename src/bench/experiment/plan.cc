@@ -9,6 +9,7 @@
 #include <string>
 
 #include "src/base/assert.h"
+#include "src/bench/experiment/common_axes.h"
 #include "src/bench/workloads.h"
 
 namespace verbena::bench {
@@ -155,10 +156,19 @@ std::vector<uint64_t>& Sweep::values(const Axis& axis) {
   return values_[static_cast<size_t>(&axis - workload_->traits().axes.data())];
 }
 
+uint64_t Sweep::usual_count(std::string_view axis_name) const {
+  if (!workload_->traits().has_topology) return 0;
+  if (axis_name == kNodesAxis.name) return usual_nodes(topology_);
+  // Those of M:M are its nodes.
+  const bool has_own = axis_name == kRespondersAxis.name && topology_ != Topology::kAllToAll;
+  return has_own ? usual_responders(topology_) : 0;
+}
+
 void Sweep::limit(std::string_view axis_name, uint64_t most) {
   const Axis* axis = workload_->find_axis(axis_name);
   if (axis == nullptr) return;
   std::vector<uint64_t> limited;
+  if (values(*axis).empty() && usual_count(axis->name) > most) limited = {most};
   for (const uint64_t value : values(*axis)) {
     const uint64_t kept = std::min(value, most);
     if (std::find(limited.begin(), limited.end(), kept) == limited.end()) limited.push_back(kept);

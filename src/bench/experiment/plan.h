@@ -37,11 +37,14 @@ class Sweep {
   Topology topology() const { return topology_; }
   // Of an axis of the workload; empty where the topology decides.
   const std::vector<uint64_t>& values(const Axis& axis) const;
-  // Replaces what is above `most` by it; nothing where the workload has no such axis.
+  // Replaces what is above `most` by it, also where the topology decides; nothing where the workload
+  // has no such axis.
   void limit(std::string_view axis_name, uint64_t most);
 
  private:
   explicit Sweep(const Workload& workload);
+  // How many nodes of a role the topology has by itself; 0: it is another axis.
+  uint64_t usual_count(std::string_view axis_name) const;
   std::vector<uint64_t>& values(const Axis& axis);
 
   const Workload* workload_;

@@ -97,6 +97,24 @@ TEST(Plan, ALimitReplacesWhatIsAbove) {
   EXPECT_EQ(points[2].nodes, 4u);
 }
 
+TEST(Plan, ALimitHoldsWhereTheTopologyDecides) {
+  const auto limited = [](const char* topology) {
+    Plan plan = plan_of(topology, {{"protocol", "read"}});
+    for (const char* axis : {"nodes", "responders"}) plan.sweeps[0].limit(axis, 1);
+    return plan;
+  };
+  for (const char* topology : {"one-to-one", "N-to-1", "M:1", "1:M", "N-to-M"}) {
+    const std::vector<Point> points = points_of(limited(topology));
+    ASSERT_EQ(points.size(), 1u) << topology;
+    EXPECT_EQ(points[0].nodes, 1u) << topology;
+    EXPECT_EQ(points[0].responder_nodes, 1u) << topology;
+  }
+  EXPECT_THAT(refusal_of(limited("M:M")).message(), HasSubstr("2 nodes"));
+  Plan plan = plan_of("M:M", {{"protocol", "read"}});
+  plan.sweeps[0].limit("responders", 1);
+  EXPECT_EQ(points_of(plan)[0].responder_nodes, 2u);
+}
+
 TEST(Plan, RefusesWhatTheTopologyHasNot) {
   EXPECT_THAT(refusal_of(plan_of("one-to-one", {{"nodes", "2"}})).message(),
               HasSubstr("one-to-one has one requesting node"));
@@ -112,6 +130,10 @@ TEST(Plan, ItsTextTellsPlansApart) {
   EXPECT_EQ(plan_json(plan), plan_json(plan));
   EXPECT_NE(plan_json(plan), plan_json(plan_of("M:1", {{"nodes", "1"}, {"active", "0.1,1"}})));
   EXPECT_EQ(plan_json(plan)["sweeps"][0]["active"], nlohmann::json({"0.1", "1"}));
+  // A simulation whose length nobody chose has a number of messages, whatever the duration is.
+  Plan simulated = plan;
+  simulated.run.messages = 40'000;
+  EXPECT_NE(plan_json(simulated), plan_json(plan));
 }
 
 TEST(Plan, RefusesHugePagesThatWouldNotBeUsed) {
@@ -130,10 +152,6 @@ TEST(Plan, RefusesHugePagesThatWouldNotBeUsed) {
   }
 }
 
-  // A simulation whose length nobody chose has a number of messages, whatever the duration is.
-  Plan simulated = plan;
-  simulated.run.messages = 40'000;
-  EXPECT_NE(plan_json(simulated), plan_json(plan));
 TEST(Plan, RefusesWhatCannotBeDone) {
   const auto check = [](const Plan& plan) {
     return check_points(point_groups(plan).value(), device());
