@@ -56,7 +56,7 @@ std::vector<Knee> find_knees(const std::vector<PointResult>& results) {
   std::map<std::vector<uint64_t>, size_t> numbers;
   std::vector<std::vector<const PointResult*>> sweeps;
   for (const PointResult& result : results) {
-    if (!result.offered_rate_per_s()) continue;
+    if (!result.offered_rate_per_s() || result.errors > 0) continue;
     Point at_any_rate = result.point;
     at_any_rate.arrival_rate_per_s = 0;
     const auto [place, added] = numbers.try_emplace(key_of(at_any_rate), sweeps.size());

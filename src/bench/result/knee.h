@@ -22,7 +22,8 @@ struct Knee {
 };
 
 // One for each point that has two arrival rates at least, in the order of `results`, which must
-// outlive it. Results without measurements, and those of closed loops, are left out.
+// outlive it. Results without measurements, those that failed, and those of closed loops are left
+// out.
 std::vector<Knee> find_knees(const std::vector<PointResult>& results);
 
 // One line each: "knee of one-to-one ...: 1.2 M/s offered, p99 4 us (...)".

@@ -108,6 +108,17 @@ TEST(OpenLoop, EvenArrivalsOfSeveralNodesAreOfferedExactly) {
   EXPECT_NEAR(*result.offered_rate_per_s(), asked, asked * 0.01);
 }
 
+// Its runs before the one that failed say nothing about how much the design bears.
+TEST(OpenLoop, APointThatFailedIsNoKnee) {
+  std::vector<PointResult> results = measured(open_plan("one-to-one", "10000,20000,30000"));
+  ASSERT_EQ(results.size(), 3u);
+  results[2].errors = 1;
+  const std::vector<Knee> knees = find_knees(results);
+  ASSERT_EQ(knees.size(), 1u);
+  EXPECT_EQ(knees[0].knee, &results[1]);
+  EXPECT_EQ(knees[0].next, nullptr);
+}
+
 TEST(OpenLoop, EqualSeedsGiveEqualRuns) {
   const Plan plan = open_plan("one-to-one", "300000");
   const PointResult first = measured(plan).at(0);
