@@ -433,12 +433,30 @@ Result<std::vector<ParameterText>> parameters_of(std::string_view text, std::str
   return list;
 }
 
+// In one line and as TOML takes it, also where it has a file's name of any bytes: without control
+// characters, and where it is no UTF-8, in ASCII.
+std::string toml_line(std::string_view text) {
+  std::string line(text);
+  const auto replace = [&line](auto is_wrong, char by) {
+    std::replace_if(
+        line.begin(), line.end(),
+        [&](char one) { return is_wrong(static_cast<unsigned char>(one)); }, by);
+  };
+  replace([](unsigned char one) { return one < ' ' || one == 0x7f; }, ' ');
+  try {
+    static_cast<void>(toml::parse("# " + line));
+  } catch (const toml::parse_error&) {
+    replace([](unsigned char one) { return one > 0x7f; }, '?');
+  }
+  return line;
+}
+
 // A string of TOML.
 std::string toml_string(std::string_view text) {
   std::string quoted = "\"";
-  for (const char one : text) {
+  for (const char one : toml_line(text)) {
     if (one == '"' || one == '\\') quoted += '\\';
-    quoted += static_cast<unsigned char>(one) < ' ' ? ' ' : one;
+    quoted += one;
   }
   return quoted + '"';
 }
@@ -473,7 +491,7 @@ Result<std::vector<ParameterText>> template_parameters(std::string_view name) {
 
 std::string profile_text(std::string_view title, std::string_view comment,
                          std::span<const ParameterText> parameters) {
-  std::string text = fmt::format("# {}\ntitle = {}\n", comment, toml_string(title));
+  std::string text = fmt::format("# {}\ntitle = {}\n", toml_line(comment), toml_string(title));
   for (const ParameterText& one : parameters) {
     text += fmt::format("\n[{}]\nvalue = {:.10g}\n", one.name, one.number);
     if (one.range.has_value()) {

@@ -176,7 +176,8 @@ Result<Profile> parse_profile(std::string_view text, std::string_view name);
 Result<std::vector<ParameterText>> profile_parameters(std::string_view name);
 // Of a file in profiles/templates, which is complete without a chip.
 Result<std::vector<ParameterText>> template_parameters(std::string_view name);
-// The text of a profile with these parameters, and no chip. `comment`: one line.
+// The text of a profile with these parameters, and no chip. parse_profile() takes it whatever title
+// and comment are: what cannot stand in one line of TOML is replaced.
 std::string profile_text(std::string_view title, std::string_view comment,
                          std::span<const ParameterText> parameters);
 

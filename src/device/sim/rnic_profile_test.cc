@@ -311,6 +311,25 @@ TEST(ProfileTest, ProcessorsOfOneMicroarchitectureTakeAsManyCycles) {
   }
 }
 
+// What `verbena calibrate` writes has the command line in it, and so names of files.
+TEST(ProfileTest, IsReadBackWhateverItsTitleAndCommentAre) {
+  const auto parameters = template_parameters("software");
+  ASSERT_TRUE(parameters.ok()) << parameters.status().message();
+  for (const std::string& text :
+       {std::string("of 64,…,4MiB"), std::string("a\nb = 1"), std::string("r\xe9sultats.json"),
+        std::string("\"\\\t\r\x7f"), std::string("nul \0 byte", 10)}) {
+    const Result<Profile> profile = parse_profile(profile_text(text, text, *parameters), "own");
+    EXPECT_TRUE(profile.ok()) << text << ": " << profile.status().message();
+  }
+  const auto title = [&](const char* text) {
+    return parse_profile(profile_text(text, "", *parameters), "own").value().title;
+  };
+  EXPECT_EQ(title("größer"), "größer");
+  EXPECT_EQ(title("gr\xf6\xdf"
+                  "er"),
+            "gr??er");
+}
+
 TEST(ProfileTest, AnUnknownNameTellsWhichThereAre) {
   for (const char* name : {"connectx99", "", "../profiles/connectx3-fdr"}) {
     const Result<Profile> profile = load_profile(name);
