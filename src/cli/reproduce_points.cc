@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -15,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "src/base/runtime.h"
@@ -43,7 +43,9 @@ class ScratchFolder {
   ScratchFolder() {
     std::error_code error;
     std::string name = std::filesystem::temp_directory_path(error) / "verbena-reproduce-XXXXXX";
-    if (!error && mkdtemp(name.data()) != nullptr) path_ = name;
+    if (!error && mkdtemp(name.data()) == nullptr) error.assign(errno, std::generic_category());
+    if (!error) path_ = name;
+    why_ = error.message();
   }
   ~ScratchFolder() {
     std::error_code error;
@@ -52,10 +54,12 @@ class ScratchFolder {
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
 
-  const std::string& path() const { return path_; }  // empty: there is none
+  const std::string& path() const { return path_; }  // empty: there is none, and why() says why
+  const std::string& why() const { return why_; }
 
  private:
   std::string path_;
+  std::string why_;
 };
 
 // One point with everything spelled out, so that no file and no standard has a say.
@@ -245,7 +249,7 @@ Status measure_points(const std::vector<PointList>& lists, uint32_t jobs) {
     return Status(StatusCode::kUnavailable,
                   fmt::format("cannot make a temporary directory: {}; let TMPDIR name one that "
                               "you may write to",
-                              std::strerror(errno)));
+                              folder.why()));
   }
   Measurer measurer(std::move(work), tool, folder.path());
   bench::catch_interrupts();

@@ -55,6 +55,14 @@ TEST(Reproduce, GivesEveryClaimAVerdict) {
   EXPECT_EQ(results.at("results").size(), 4u);
 }
 
+TEST(Reproduce, SaysWhyThereIsNoTemporaryDirectory) {
+  const Outcome outcome = ToolProcess({VERBENA_TOOL, "reproduce", "mpiiba", "--seeds", "1"},
+                                      {{"TMPDIR", "/nonexistent"}})
+                              .wait();
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("No such file"), HasSubstr("TMPDIR")));
+}
+
 TEST(Reproduce, WhatIsNotCheckedIsNamedWithItsReason) {
   // Whatever is measured in so short a time.
   const Outcome outcome = run_tool({"reproduce", "bufreuse", "--seeds", "1", "--duration", "50us"});

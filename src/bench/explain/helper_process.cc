@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "src/base/spawn.h"
 
@@ -51,9 +52,16 @@ Result<std::string> output_of(const std::vector<std::string>& arguments) {
   return text;
 }
 
-TemporaryFolder::TemporaryFolder()
-    : path_(std::filesystem::temp_directory_path() / "verbena-profile-XXXXXX") {
-  if (mkdtemp(path_.data()) == nullptr) path_.clear();
+TemporaryFolder::TemporaryFolder() {
+  std::error_code error;
+  path_ = std::filesystem::temp_directory_path(error) / "verbena-profile-XXXXXX";
+  if (!error && mkdtemp(path_.data()) == nullptr) error.assign(errno, std::generic_category());
+  if (!error) return;
+  path_.clear();
+  status_ = {StatusCode::kUnavailable,
+             fmt::format("cannot make a temporary directory: {}; let TMPDIR name one that you may "
+                         "write to",
+                         error.message())};
 }
 
 TemporaryFolder::~TemporaryFolder() {

@@ -33,6 +33,8 @@ class TemporaryFolder {
  public:
   TemporaryFolder();
   ~TemporaryFolder();
+  // kUnavailable: it could not be made, and there is no file().
+  const Status& status() const { return status_; }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const std::string& path() const { return path_; }
@@ -40,6 +42,7 @@ class TemporaryFolder {
 
  private:
   std::string path_;
+  Status status_;
 };
 
 }  // namespace verbena::bench

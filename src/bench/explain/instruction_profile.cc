@@ -101,6 +101,7 @@ Status InstructionProfiler::check() {
 }
 
 Status InstructionProfiler::start_nodes() {
+  VERBENA_RETURN_IF_ERROR(folder_.status());
   // hwloc would say on every start that it does not ask the processor under valgrind. Nodes
   // register only memory of one thread; beside others soft0 would move its bytes through the
   // kernel, since valgrind lacks what it needs to move pages under their eyes. And valgrind counts

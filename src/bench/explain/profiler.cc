@@ -87,6 +87,7 @@ Status check_perf() {
 
 Result<SampleProfile> sample_point(NodePool& pool, const Point& point, const RunOptions& options) {
   const TemporaryFolder folder;
+  VERBENA_RETURN_IF_ERROR(folder.status());
   Recorder recorder(folder.file("perf.data"));
   RunOptions watched = options;
   watched.before_timed = [&](const std::vector<pid_t>& processes) {
