@@ -20,6 +20,7 @@
 #include "src/base/runtime.h"
 #include "src/base/silence_watch.h"
 #include "src/base/spawn.h"
+#include "src/bench/experiment/topology.h"
 #include "src/bench/run/coordination.h"
 #include "src/bench/run/interrupt.h"
 #include "src/bench/run/node_service.h"
@@ -141,10 +142,12 @@ Result<std::unique_ptr<NodePool>> NodePool::on_this_host(const std::string& devi
                                                          const JobSecret& secret, uint16_t port,
                                                          std::vector<std::string> launcher) {
   std::unique_ptr<NodePool> pool(new NodePool());
-  // Nodes that start under a launcher, or on a busy machine, may take long for their handshake.
-  VERBENA_ASSIGN_OR_RETURN(
-      pool->listener_,
-      ControlListener::listen(kLoopback, port, secret, {.handshake_timeout_ns = kSetupTimeoutNs}));
+  // Nodes that start under a launcher, or on a busy machine, may take long for their handshake, and
+  // where places for that are short, the oldest would be dropped.
+  VERBENA_ASSIGN_OR_RETURN(pool->listener_,
+                           ControlListener::listen(kLoopback, port, secret,
+                                                   {.max_pending = size_t{2} * kMaxNodes,
+                                                    .handshake_timeout_ns = kSetupTimeoutNs}));
   pool->may_start_ = true;
   pool->device_ = device;
   pool->launcher_ = std::move(launcher);
