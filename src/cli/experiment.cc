@@ -271,11 +271,12 @@ int run_experiment(const Experiment& experiment) {
     const auto finished = std::count_if(results.begin(), results.end(), [&](const auto& result) {
       return result.errors == 0 && result.runs.size() == plan.runs_of_point();
     });
+    const bool kept = !experiment.json_path.empty() && !results.empty() && written.ok();
     print_error_output("verbena: interrupted; {} points were finished{}\n", finished,
-                       experiment.json_path.empty() || results.empty()
-                           ? ""
-                           : fmt::format("; what was measured is in {}, and --resume goes on",
-                                         experiment.json_path));
+                       kept ? fmt::format("; what was measured is in {}, and --resume goes on",
+                                          experiment.json_path)
+                            : "");
+    if (!written.ok()) report_error(written);
     return bench::interrupt_exit_code();
   }
   if (!written.ok()) return report_error(written);

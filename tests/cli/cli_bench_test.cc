@@ -609,6 +609,24 @@ TEST(Experiment, GoesOnWhereItWasInterrupted) {
   EXPECT_THAT(refused.err, testing::AllOf(HasSubstr("another plan"), HasSubstr("--resume")));
 }
 
+// It must not send anybody to a file that could not be written.
+TEST(Experiment, WhatIsInterruptedSaysWhetherItsResultsAreKept) {
+  const ScratchDirectory scratch;
+  const std::filesystem::path folder = scratch.file("results");
+  std::filesystem::create_directory(folder);
+  ToolProcess process({VERBENA_TOOL, "bench", "one-to-one", "--protocol", "read", "--duration",
+                       "1ms", "--runs", "1000", "--device", "sim:connectx3-fdr", "--json",
+                       folder / "x.json"});
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder / "x.json"); }));
+  // The run under way ends, and after it nothing can be written.
+  std::filesystem::rename(folder, scratch.file("elsewhere"));
+  process.signal(SIGINT);
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("--resume")));
+  EXPECT_THAT(outcome.err, HasSubstr("cannot write"));
+}
+
 TEST(BenchTopology, AKilledNodeOfManyIsNamedAndTheOthersEnd) {
   const ScratchDirectory scratch;
   const std::string file = scratch.file("results.json");
