@@ -146,6 +146,7 @@ void add_workload(Tool& tool, CLI::App& explain, const bench::Workload& workload
   const std::string name(workload.traits().name);
   CLI::App* command = explain.add_subcommand(
       name, fmt::format("Show which unit limits {}", workload.traits().subject));
+  refuse_options_in_front(explain, *command);
   const auto options = std::make_shared<UsageOptions>();
   add_simulated_device(tool, *command, options->device);
   add_axis_options(tool, *command, workload, options->axes);

@@ -162,6 +162,12 @@ int report_error(const Status& status) {
 
 int report_usage_error(const std::string& message) {
   return report_error(Status(StatusCode::kInvalidArgument, message));
+void refuse_options_in_front(CLI::App& parent, CLI::App& command) {
+  for (CLI::Option* option : parent.get_options([](const CLI::Option*) { return true; })) {
+    if (option != parent.get_help_ptr()) command.excludes(option);
+  }
+}
+
 }
 
 int finish_output() {

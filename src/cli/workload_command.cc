@@ -101,8 +101,9 @@ CLI::App& group_of(Tool& tool, const bench::WorkloadCommand& texts) {
 
 void add_workload_command(Tool& tool, const bench::Workload& workload) {
   const bench::WorkloadCommand& texts = workload.traits().command;
-  CLI::App* command =
-      group_of(tool, texts).add_subcommand(std::string(texts.name), std::string(texts.summary));
+  CLI::App& group = group_of(tool, texts);
+  CLI::App* command = group.add_subcommand(std::string(texts.name), std::string(texts.summary));
+  refuse_options_in_front(group, *command);
   const auto options = std::make_shared<WorkloadOptions>();
   CLI::Option* topology = nullptr;
   if (workload.traits().has_topology) topology = add_topology(tool, *command, options->topology);
