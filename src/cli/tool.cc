@@ -92,6 +92,18 @@ std::string wrong_command(const CLI::App& app, int argc, const char* const* argv
                      command_names(commands_of(*command)), path);
 }
 
+// What a variable of a script left empty would be taken for an option that is not given, such as a
+// result file's name. No option means anything by an empty value. Returns the whole line, or nothing.
+std::string empty_argument(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (*argv[i] != '\0') continue;
+    const std::string_view before = argv[i - 1];
+    if (i == 1 || !before.starts_with('-')) return "an argument is empty: leave it out";
+    return fmt::format("the value of {} is empty: give one, or leave the option out", before);
+  }
+  return "";
+}
+
 }  // namespace
 
 Tool::Tool()
@@ -133,6 +145,9 @@ int run_tool(int argc, const char* const* argv) {
   if (const std::string wrong = wrong_command(tool.app, argc, argv); !wrong.empty()) {
     return report_usage_error(wrong);
   }
+  if (const std::string empty = empty_argument(argc, argv); !empty.empty()) {
+    return report_usage_error(empty);
+  }
   try {
     tool.app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
@@ -145,6 +160,12 @@ int run_tool(int argc, const char* const* argv) {
         fmt::format("{}; see '{} --help'", in_one_line(error.what()), command_path(tool.app)));
   }
   return tool.exit_code != 0 ? tool.exit_code : finish_output();
+}
+
+void refuse_options_in_front(CLI::App& parent, CLI::App& command) {
+  for (CLI::Option* option : parent.get_options([](const CLI::Option*) { return true; })) {
+    if (option != parent.get_help_ptr()) command.excludes(option);
+  }
 }
 
 std::string examples_text(const std::vector<std::string>& examples) {
@@ -162,12 +183,6 @@ int report_error(const Status& status) {
 
 int report_usage_error(const std::string& message) {
   return report_error(Status(StatusCode::kInvalidArgument, message));
-void refuse_options_in_front(CLI::App& parent, CLI::App& command) {
-  for (CLI::Option* option : parent.get_options([](const CLI::Option*) { return true; })) {
-    if (option != parent.get_help_ptr()) command.excludes(option);
-  }
-}
-
 }
 
 int finish_output() {
