@@ -94,7 +94,8 @@ int run_demo(const Tool& tool, const DemoOptions& options) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::absolute(options.output, error);
   std::filesystem::create_directories(folder, error);
-  if (!std::filesystem::is_directory(folder)) {
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(folder, unknown)) {
     return report_usage_error(
         fmt::format("cannot make the directory {}: {}; choose another one with --output",
                     folder.string(), error ? error.message() : "something else has that name"));

@@ -90,7 +90,8 @@ Status check_folder(const std::string& folder) {
 Status prepare_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (!std::filesystem::is_directory(folder)) {
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(folder, unknown)) {
     return {StatusCode::kInvalidArgument,
             fmt::format("cannot make the folder {}: {}; name another one with -o", folder,
                         error ? error.message() : "something else has its name")};
