@@ -367,6 +367,8 @@ Result<std::vector<PointResult>> read_results(const std::string& path, const Res
       if (!result.measured()) continue;
       if (row.contains("profile")) result.profile = row["profile"];
       workload.adopt(result.point, result.runs.back().layout);
+      // Throws where it is none, now and not at the end of the session.
+      static_cast<void>(workload.profiles_table({result}));
       results.push_back(std::move(result));
     }
   } catch (const std::exception& damaged) {

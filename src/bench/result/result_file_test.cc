@@ -194,6 +194,10 @@ TEST_F(ResultFile, CanBeGoneOnFrom) {
   ASSERT_TRUE(write_json_file(path, damaged).ok());
   EXPECT_THAT(refusal(),
               testing::AllOf(testing::HasSubstr("damaged"), testing::HasSubstr("lost-bit")));
+  damaged["results"][0]["run_results"][0]["mark_layout"] = "last-bit";
+  damaged["results"][0]["profile"] = {{"instructions", {{"requester", nullptr}}}};
+  ASSERT_TRUE(write_json_file(path, damaged).ok());
+  EXPECT_THAT(refusal(), testing::HasSubstr("damaged"));
   damaged["device"] = 5;
   ASSERT_TRUE(write_json_file(path, damaged).ok());
   EXPECT_THAT(refusal(), testing::HasSubstr("another device"));
