@@ -108,6 +108,20 @@ TEST(OpenLoop, EvenArrivalsOfSeveralNodesAreOfferedExactly) {
   EXPECT_NEAR(*result.offered_rate_per_s(), asked, asked * 0.01);
 }
 
+// Threads that have as many requests are done at different times, whatever the system does; all of
+// them are offered and answered until the last one is.
+TEST(OpenLoop, ThreadsThatAreDoneEarlierSaturateNothing) {
+  Plan plan = open_plan("N-to-1", "10000");
+  ASSERT_TRUE(plan.sweeps[0].set("threads", "4").ok());
+  plan.run.messages = 0;
+  plan.run.length = {.requests = 40, .duration_ns = kUnlimitedRunNs};
+  const PointResult result = measured(plan).at(0);
+  EXPECT_EQ(result.requests(), 2u * 4 * 40);
+  EXPECT_FALSE(result.saturated());
+  EXPECT_LE(*result.offered_rate_per_s(), result.rate_per_s().median);
+  EXPECT_GE(*result.offered_rate_per_s(), 0.9 * result.rate_per_s().median);
+}
+
 // Its runs before the one that failed say nothing about how much the design bears.
 TEST(OpenLoop, APointThatFailedIsNoKnee) {
   std::vector<PointResult> results = measured(open_plan("one-to-one", "10000,20000,30000"));

@@ -122,8 +122,8 @@ struct Report {
   // Requesting: first post and last response, counted from "go".
   uint64_t first_ns = 0;
   uint64_t last_ns = 0;
-  // Requesting, in an open loop: the requests that arrived, and in which time; the times of all
-  // threads add up.
+  // Requesting, in an open loop: the requests that arrived, and in which time; of all threads the
+  // longest, as first post and last response are of the first and the last.
   uint64_t arrivals = 0;
   uint64_t arrivals_ns = 0;
   // What the workload counts beside all this, see ShareMetric.

@@ -196,7 +196,7 @@ Report PointNode::merged(uint32_t first, uint32_t count) const {
     sum.unanswered += one.unanswered;
     sum.mismatches += one.mismatches;
     sum.arrivals += one.arrivals;
-    sum.arrivals_ns += one.arrivals_ns;
+    sum.arrivals_ns = std::max(sum.arrivals_ns, one.arrivals_ns);
     sum.first_ns = std::min(sum.first_ns, one.first_ns);
     sum.last_ns = std::max(sum.last_ns, one.last_ns);
     add_counters(one, &sum);

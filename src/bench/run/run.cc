@@ -47,7 +47,7 @@ void add(Report& sum, const Report& one) {
   sum.unanswered += one.unanswered;
   sum.mismatches += one.mismatches;
   sum.arrivals += one.arrivals;
-  sum.arrivals_ns += one.arrivals_ns;
+  sum.arrivals_ns = std::max(sum.arrivals_ns, one.arrivals_ns);
   for (size_t i = 0; i < sum.counters.size(); ++i) sum.counters[i] += one.counters[i];
   sum.costs.insert(sum.costs.end(), one.costs.begin(), one.costs.end());
   sum.dispatcher_costs.insert(sum.dispatcher_costs.end(), one.dispatcher_costs.begin(),
@@ -199,9 +199,8 @@ class PointRunner {
       if (latency.count() > 0) result->kinds.back() = summary(latency.count(), latency);
     }
     if (requesters.arrivals_ns > 0) {
-      const double thread_ns = static_cast<double>(requesters.arrivals_ns) /
-                               static_cast<double>(wiring_.requesting.size());
-      result->offered_rate_per_s = static_cast<double>(requesters.arrivals) / thread_ns * 1e9;
+      result->offered_rate_per_s = static_cast<double>(requesters.arrivals) /
+                                   static_cast<double>(requesters.arrivals_ns) * 1e9;
     }
     result->layout = requesters.layout;
     const auto counted = [&](size_t counter) {
