@@ -140,14 +140,16 @@ INSTANTIATE_TEST_SUITE_P(
     Of, Explain,
     testing::Combine(
         testing::Values("write/write", "send/send", "read"),
-        testing::Values(std::vector<std::string>{"one-to-one"},
-                        std::vector<std::string>{"one-to-one", "--mark", "dense", "--pending", "4"},
-                        std::vector<std::string>{"one-to-one", "--request", "9000", "--response",
-                                                 "20000", "--pending", "3"},
-                        std::vector<std::string>{"M:1", "--nodes", "4", "--pending", "4",
-                                                 "--quantile", "0.99"},
-                        std::vector<std::string>{"M:1", "--nodes", "2", "--threads", "2", "--model",
-                                                 "dispatcher"})),
+        testing::Values(
+            std::vector<std::string>{"one-to-one"},
+            std::vector<std::string>{"one-to-one", "--mark", "dense", "--pending", "4"},
+            std::vector<std::string>{"one-to-one", "--request", "9000", "--response", "20000",
+                                     "--pending", "3"},
+            std::vector<std::string>{"M:1", "--nodes", "4", "--pending", "4", "--quantile", "0.99"},
+            std::vector<std::string>{"M:1", "--nodes", "2", "--threads", "2", "--model",
+                                     "dispatcher"},
+            std::vector<std::string>{"M:1", "--nodes", "4", "--pending", "4", "--quantile", "0.99",
+                                     "--arrival-rate", "400000"})),
     [](const testing::TestParamInfo<ExplainedRun>& one) {
       return "case_" + std::to_string(one.index);
     });

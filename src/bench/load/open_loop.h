@@ -92,7 +92,12 @@ class OpenLoop : public RequestLoop<Requester, Work> {
       --under_way_;
       give_back({orders_.random_target ? 0 : target, slot});
       if (orders_.settle_ns != 0 && (last < settled_ || last >= end_)) return;
-      latencies[kind_of(works_[target], slot)].record(last - started_[index_of({target, slot})]);
+      const uint64_t started = started_[index_of({target, slot})];
+      latencies[kind_of(works_[target], slot)].record(last - started);
+      if (time_ != nullptr) {
+        time_->message_taken(started, last, targets_[target]->request_buffer(slot),
+                             response.data());
+      }
       ++outcome.completed;
     };
 
@@ -211,7 +216,8 @@ class OpenLoop : public RequestLoop<Requester, Work> {
     return open;
   }
 
-  ArrivalProcess process_;   // in ticks of the clock, from start_
+  VirtualTime* const time_ = VirtualTime::current();  // whose ticks are nanoseconds
+  ArrivalProcess process_;                            // in ticks of the clock, from start_
   std::vector<Place> free_;  // a ring of free_count_ places from free_first_
   size_t free_first_ = 0;
   size_t free_count_ = 0;
