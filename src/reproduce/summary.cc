@@ -54,7 +54,7 @@ Tally tally(const std::vector<Verdict>& verdicts, const std::string& paper) {
     if (claim.kind == "calibration") {
       tally.calibration_rows += checked ? 1 : 0;
       tally.calibration_held += held ? 1 : 0;
-    } else if (!verdict.spent_on.empty()) {
+    } else if (!verdict.spent_on.empty() && verdict.reason != "not selected") {
       ++tally.spent;
       tally.spent_held += held ? 1 : 0;
     } else {

@@ -10,7 +10,8 @@
 
 namespace verbena::reproduce {
 
-// How many rows of a paper came out how. Rows that were spent on calibration count as such alone.
+// How many rows of a paper came out how. Rows that were spent on calibration count as such alone,
+// but for those that were not selected: these are unchecked like any other.
 struct Tally {
   size_t calibration_rows = 0;  // those of hardware that could be checked
   size_t calibration_held = 0;

@@ -84,6 +84,13 @@ TEST_F(Verdicts, WhatTheProfileWasCalibratedWithDoesNotCount) {
   EXPECT_THAT(summary_line("p", count), HasSubstr("100 % of those checked"));
 }
 
+TEST_F(Verdicts, WhatIsNotSelectedIsNotSpentEither) {
+  const Tally count = tally(judge_ten({"p.eight"}, {{"p.ten", "tx_base"}}), "p");
+  EXPECT_EQ(count.spent, 0U);
+  EXPECT_EQ(count.checked, 1U);
+  EXPECT_EQ(count.unchecked, 2U);
+}
+
 TEST_F(Verdicts, AShareOfNothingIsNoShare) {
   const std::string line = summary_line("p", tally(judge_ten({"p.app"}), "p"));
   EXPECT_THAT(line, HasSubstr("nothing of it could be checked"));
