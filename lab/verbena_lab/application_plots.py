@@ -27,14 +27,16 @@ def _section(identifier, rows, is_one_of_several):
     application = rows[0].application
     keys = list(dict.fromkeys(key for row in rows for key in row.axes))
     swept = [key for key in keys if len({row.axes.get(key) for row in rows}) > 1]
-    series = _series(application, rows, swept)
+    # Of all rows: where those of a text failed, numbers on the same axis are still names of lines.
+    words = [key for key in swept if _is_word(rows, key)]
+    series = _series(application, rows, words)
     title = application.title
     if is_one_of_several:
         title += f" on {rows[0].device}"
     return {
         "title": title,
         "series": sorted(series.values(), key=lambda one: (one.variant_rank, one.slot)),
-        "plots": _plots(identifier, application, [row for row in rows if row.errors == 0], swept, series),
+        "plots": _plots(identifier, application, [row for row in rows if row.errors == 0], swept, words, series),
         "table": _table(application, rows, swept, [key for key in keys if key not in swept]),
     }
 
@@ -56,9 +58,8 @@ def _words_of(row, words):
     return tuple(str(row.axes.get(key, "")) for key in words)
 
 
-def _series(application, rows, swept):
+def _series(application, rows, words):
     """A line for each combination of texts."""
-    words = [key for key in swept if _is_word(rows, key)]
     found = dict.fromkeys(_words_of(row, words) for row in rows)
     return {
         one: Series((index, *one), (), index % _SLOTS, index // _SLOTS, _Named(" · ".join(one) or application.title))
@@ -66,8 +67,7 @@ def _series(application, rows, swept):
     }
 
 
-def _plots(identifier, application, rows, swept, series):
-    words = [key for key in swept if _is_word(rows, key)]
+def _plots(identifier, application, rows, swept, words, series):
     numbers = [key for key in swept if key not in words and not _follows(rows, key, words)]
     plots = []
     for axis in numbers or [None]:
@@ -188,7 +188,11 @@ def _variants(drawn, rows, others):
         groups.setdefault(tuple(row.axes.get(key) for key in others), []).append(row)
     variants = []
     for fixed, members in groups.items():
-        texts = [f"{axis_title(drawn.application, key)} {axis_text(key, value)}" for key, value in zip(others, fixed)]
+        texts = [
+            f"{axis_title(drawn.application, key)} {axis_text(key, value)}"
+            for key, value in zip(others, fixed)
+            if value is not None  # rows of other versions lack axes
+        ]
         for part in drawn.kind.parts(members):
             traces, places = _traces(drawn, members, part)
             if len(places) < 2:

@@ -117,6 +117,6 @@ def find_protocol(name):
     known = _BY_KEY.get(key)
     if known:
         return known
-    slot = len(_KNOWN) + sum(key.encode()) % (SLOTS - len(_KNOWN))
+    slot = len(_KNOWN) + sum(key.encode(errors="replace")) % (SLOTS - len(_KNOWN))
     shown = name.strip().upper() or "(no name)"
     return Protocol(key, shown if len(shown) <= LONGEST_NAME else shown[: LONGEST_NAME - 1] + "…", slot, "", "")

@@ -38,7 +38,8 @@ _CLOSED_LOOP = {"arrival_rate_per_s": 0, "arrivals": "none"}  # as in files that
 MAX_FILE_BYTES = 64 << 20
 MAX_MEASUREMENTS = 100_000
 MAX_WHOLE = 1 << 62
-MAX_NUMBER = 1e18  # beyond any rate or time in these units, and far from overflow when numbers are multiplied
+# Beyond any rate or time in these units, and far from overflow when numbers are multiplied or divided.
+MIN_NUMBER, MAX_NUMBER = 1e-18, 1e18
 
 
 @dataclass(frozen=True)
@@ -354,7 +355,7 @@ class _Row:
 
 
 def _is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and (value == 0 or MIN_NUMBER <= value <= MAX_NUMBER)
 
 
 def _measurement(row, source):

@@ -51,6 +51,22 @@ class Reading(unittest.TestCase):
             with self.subTest(axis), self.assertRaisesRegex(ReportError, f"result 1: '{axis}' must be a whole number"):
                 support.load(synthetic.document([synthetic.application_row("hashtable", 0, **{axis: value})]))
 
+    def test_rows_may_lack_axes_that_others_have(self):
+        rows = [synthetic.application_row("hashtable", 0, pending=depth, theta=theta) for depth in (1, 4) for theta in (8, 16)]
+        for row in rows[:2]:
+            del row["theta"]
+        found = section("hashtable", [*rows, rows[0] | {"pending": 16}])
+        labels = {variant["label"] for plot in found["plots"] for variant in plot["variants"]}
+        self.assertIn("all", labels)
+
+    def test_an_axis_of_texts_stays_one_where_those_of_texts_failed(self):
+        rows = [synthetic.application_row("message", 0, size_bytes=size, inline_bytes=limit, channel="ring",
+                                          errors=int(limit == "device"))
+                for size in (8, 64) for limit in ("device", 0, 128)]  # fmt: skip
+        found = section("message", rows)
+        self.assertEqual([series.name for series in found["series"]], ["device", "0", "128"])
+        self.assertTrue(found["plots"])
+
     def test_failed_rows_need_no_numbers(self):
         none = {"p50": None, "p99": None, "p999": None}
         failed = synthetic.application_row(

@@ -130,6 +130,12 @@ class Reading(unittest.TestCase):
         found = support.load(synthetic.document(rows)).measurements
         self.assertEqual([one.empty_poll_share for one in found], [0.5, 0.25])
 
+    def test_numbers_beyond_any_measurement_are_refused(self):
+        for rate in (1e-320, 1e19, -1):
+            with self.assertRaisesRegex(ReportError, "result 1: 'rate_per_s' must be a number"):
+                support.load(synthetic.document([synthetic.row("read", 64, 1, rate_per_s=rate)]))
+        self.assertTrue(views.series_of(support.one_view([synthetic.row("\ud800", 64, 1)])))
+
     def test_bands_are_read_with_what_each_variant_had(self):
         row = support.banded(synthetic.row("read", 64, 1), 1000, 500, 800)
         one, other = support.load(synthetic.document([row, synthetic.row("read", 64, 4)])).measurements
