@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "src/bench/experiment/common_axes.h"
 #include "src/bench/experiment/workload.h"
 #include "src/bench/result/result_texts.h"
 
@@ -28,10 +29,29 @@ Knee knee_of(std::vector<const PointResult*> sweep) {
   return found;
 }
 
-std::string knee_text(const Knee& found) {
+std::string name_of(const Knee& found) {
   Point point = found.lowest->point;
   point.arrival_rate_per_s = 0;  // the sweep is over all of them
-  const std::string what = fmt::format("knee of {}", point.workload->text(point));
+  return point.workload->text(point);
+}
+
+// ", arrivals even": by what it differs from others of the same name.
+std::string difference_text(const Knee& found, const std::vector<Knee>& knees) {
+  const Point& own = found.lowest->point;
+  std::string text;
+  for (const Axis& axis : own.workload->traits().axes) {
+    const bool differs = std::any_of(knees.begin(), knees.end(), [&](const Knee& other) {
+      return name_of(other) == name_of(found) && axis.get(other.lowest->point) != axis.get(own) &&
+             axis.name != kArrivalRateAxis.name;
+    });
+    if (differs) text += fmt::format(", {} {}", axis.name, axis.text(axis.get(own)));
+  }
+  return text;
+}
+
+std::string knee_text(const Knee& found, const std::vector<Knee>& knees) {
+  const std::string what =
+      fmt::format("knee of {}{}", name_of(found), difference_text(found, knees));
   if (found.knee == nullptr) {
     return fmt::format("{}: below {}, which is saturated; add lower rates to --arrival-rate\n",
                        what, rate_text(*found.lowest->offered_rate_per_s()));
@@ -71,8 +91,9 @@ std::vector<Knee> find_knees(const std::vector<PointResult>& results) {
 }
 
 std::string knees_text(const std::vector<PointResult>& results) {
+  const std::vector<Knee> knees = find_knees(results);
   std::string text;
-  for (const Knee& knee : find_knees(results)) text += knee_text(knee);
+  for (const Knee& knee : knees) text += knee_text(knee, knees);
   return text;
 }
 

@@ -133,6 +133,15 @@ TEST(OpenLoop, APointThatFailedIsNoKnee) {
   EXPECT_EQ(knees[0].next, nullptr);
 }
 
+TEST(OpenLoop, KneesOfOneNameSayByWhatTheyDiffer) {
+  const std::string alone = knees_text(measured(open_plan("one-to-one", "10000,20000")));
+  EXPECT_THAT(alone, testing::StartsWith("knee of write/write, 64 B request, 64 B "
+                                         "response, 4 pending: "));
+  const std::string both = knees_text(measured(open_plan("one-to-one", "10000,20000", "all")));
+  EXPECT_THAT(both, testing::AllOf(HasSubstr("4 pending, arrivals poisson: "),
+                                   HasSubstr("4 pending, arrivals even: ")));
+}
+
 TEST(OpenLoop, EqualSeedsGiveEqualRuns) {
   const Plan plan = open_plan("one-to-one", "300000");
   const PointResult first = measured(plan).at(0);
