@@ -87,7 +87,8 @@ def listed(items, word="and"):
 def candidates_of(question, view):
     """Those that answer the question, by configuration."""
     rows = [(series, one) for series, members in series_of(view).items() for one in question.pool(members)]
-    rows = [(series, one) for series, one in rows if question.value(one) is not None]
+    # In files of earlier versions a run without any answer has a latency of 0 ns.
+    rows = [(series, one) for series, one in rows if question.value(one) is not None and one.rate_per_s > 0]
     if question.key == "responder_cpu":
         rows = _one_unit(rows)
     groups = {}

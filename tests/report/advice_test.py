@@ -72,6 +72,11 @@ class Winner(unittest.TestCase):
             self.assertEqual(close.confidence, "tie")
             self.assertIn("Too close to call", close.remark)
 
+    def test_nothing_is_not_the_lowest_latency(self):
+        nothing = {"latency_ns": {"p50": 0, "p99": 0, "p999": 0}, "rate_per_s": 0}
+        answer = answers([latency_row("send/send", 1000), latency_row("read", 1) | nothing, latency_row("write/write", 800)])
+        self.assertEqual(names(answer["latency"].ranking), ["WRITE/WRITE", "SEND/SEND"])
+
     def test_exactly_equal_values_are_a_tie(self):
         answer = answers([latency_row("send/send", 900, 0.0), latency_row("write/write", 900, 0.0)])["latency"]
         self.assertEqual(answer.confidence, "tie")

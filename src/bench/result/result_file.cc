@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -364,7 +365,10 @@ Result<std::vector<PointResult>> read_results(const std::string& path, const Res
       for (const json& run : row.at("run_results")) {
         result.runs.push_back(run_from(run, workload.traits()));
       }
-      if (!result.measured()) continue;
+      // Earlier versions kept runs in which nothing was answered.
+      const bool is_empty = std::any_of(result.runs.begin(), result.runs.end(),
+                                        [](const RunResult& run) { return run.requests == 0; });
+      if (!result.measured() || is_empty) continue;
       if (row.contains("profile")) result.profile = row["profile"];
       workload.adopt(result.point, result.runs.back().layout);
       // Throws where it is none, now and not at the end of the session.

@@ -176,6 +176,10 @@ TEST_F(ResultFile, CanBeGoneOnFrom) {
   ASSERT_TRUE(write_json_file(path, earlier).ok());
   EXPECT_EQ(to_json(read_results(path, origin, groups).value()[0]), to_json(first));
 
+  run["requests"] = 0;
+  ASSERT_TRUE(write_json_file(path, earlier).ok());
+  EXPECT_TRUE(read_results(path, origin, groups)->empty());
+
   const auto refusal = [&] { return read_results(path, origin, groups).status().message(); };
   origin.plan["runs"] = 4;
   EXPECT_THAT(refusal(), testing::AllOf(testing::HasSubstr(path), testing::HasSubstr("plan")));
