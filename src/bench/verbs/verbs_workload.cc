@@ -96,6 +96,18 @@ Status check_datagrams(const Settings& settings, const DeviceInfo& device) {
                   size_text(settings.size_bytes), device.name, size_text(device.active_mtu_bytes)));
 }
 
+// The length of an SGE has 32 bits, and few devices take more than a gibibyte in a message.
+Status check_length(const Settings& settings) {
+  constexpr uint64_t kMostRequestBytes = uint64_t{1} << 30;
+  if (!has_entries(settings.operation) || settings.request_bytes() <= kMostRequestBytes) {
+    return Status::ok_status();
+  }
+  return Status(StatusCode::kLimitExceeded,
+                fmt::format("a work request of {} is too long: one carries {}; lower --entries or "
+                            "--size, or choose --method doorbell",
+                            size_text(settings.request_bytes()), size_text(kMostRequestBytes)));
+}
+
 Status check_operation(const Settings& settings, const DeviceInfo& device) {
   if (is_atomic(settings.operation) && !device.atomics) {
     return Status(
@@ -178,6 +190,7 @@ class VerbsWorkload : public Workload {
     VERBENA_RETURN_IF_ERROR(
         check_queue_depth(uint64_t{point.pending} * settings.requests_per_operation(), device,
                           "--pending or --entries"));
+    VERBENA_RETURN_IF_ERROR(check_length(settings));
     VERBENA_RETURN_IF_ERROR(check_operation(settings, device));
     VERBENA_RETURN_IF_ERROR(check_datagrams(settings, device));
     const uint64_t needed_bytes = memory_bytes(point);
