@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -82,6 +85,34 @@ struct Reproduction {
 
 bool is_simulated(const std::string& device) { return device.starts_with(kSimulated); }
 
+// Whether writing one would overwrite the other; writing both to /dev/null does not.
+bool same_file(const std::string& path, const std::string& other) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    return false;
+  }
+  const auto whole = std::filesystem::weakly_canonical(path, error);
+  return !error && whole == std::filesystem::weakly_canonical(other, error) && !error;
+}
+
+Status check_outputs(const ReproduceOptions& options) {
+  const std::array<std::pair<std::string_view, std::string>, 3> outputs = {
+      {{"--json", options.json}, {"--results", options.results}, {"--report", options.report}}};
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto& [name, path] = outputs[i];
+    if (path.empty()) continue;
+    VERBENA_RETURN_IF_ERROR(bench::check_writable(path));
+    for (size_t j = 0; j < i; ++j) {
+      const auto& [other_name, other] = outputs[j];
+      if (other.empty() || !same_file(path, other)) continue;
+      return Status(
+          StatusCode::kInvalidArgument,
+          fmt::format("{} and {} name the same file, {}; name two", other_name, name, path));
+    }
+  }
+  return Status::ok_status();
+}
+
 Result<Reproduction> read_options(const ReproduceOptions& options, const std::string& data) {
   Reproduction todo;
   VERBENA_ASSIGN_OR_RETURN(todo.catalog, reproduce::read_catalog(data));
@@ -121,9 +152,13 @@ Result<Reproduction> read_options(const ReproduceOptions& options, const std::st
                               "none that varies; leave one of the two options out",
                               todo.variants, device));
   }
-  for (const std::string& path : {options.json, options.results, options.report}) {
-    if (!path.empty()) VERBENA_RETURN_IF_ERROR(bench::check_writable(path));
+  if (!options.seeds.empty() && !device.empty() && !is_simulated(device)) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("--seeds is for simulated devices, and {} is none; leave one of the "
+                              "two options out",
+                              device));
   }
+  VERBENA_RETURN_IF_ERROR(check_outputs(options));
   return todo;
 }
 

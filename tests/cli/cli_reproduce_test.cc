@@ -130,6 +130,10 @@ TEST(Reproduce, WhatCannotBeDoneIsOneLine) {
   refused({"--variants", "0"}, "number of variants 0");
   refused({"--variants", "101"}, "number of variants 101");
   refused({"--variants", "2", "--device", "soft0"}, "--variants 2 varies the profile");
+  refused({"--seeds", "2", "--device", "soft0"}, "--seeds is for simulated devices");
+  const ScratchDirectory scratch;
+  refused({"--json", scratch.file("all"), "--results", scratch.file("./all")},
+          "--json and --results name the same file");
   refused({"--variants", "2", "--device", "sim:connectx3-fdr#1"},
           "--variants 2 varies the profile");
   refused({"patterns-fig4a", "--device", "nosuch0"}, "nosuch0");
