@@ -93,7 +93,8 @@ std::string wrong_command(const CLI::App& app, int argc, const char* const* argv
 }
 
 // What a variable of a script left empty would be taken for an option that is not given, such as a
-// result file's name. No option means anything by an empty value. Returns the whole line, or nothing.
+// result file's name. No option means anything by an empty value. Returns the whole line, or
+// nothing.
 std::string empty_argument(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     if (*argv[i] != '\0') continue;

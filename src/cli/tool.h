@@ -35,8 +35,8 @@ struct Tool {
 // Parses and carries out a command line. Returns the exit code.
 int run_tool(int argc, const char* const* argv);
 
-// Of a command below another one that has options and words of its own: these mean nothing to it, so
-// that they stand in front of it is wrong usage.
+// Of a command below another one that has options and words of its own: these mean nothing to it,
+// so that they stand in front of it is wrong usage.
 void refuse_options_in_front(CLI::App& parent, CLI::App& command);
 
 // Text below the options of a help page: examples, one per line, that work as printed.

@@ -37,8 +37,8 @@ class Sweep {
   Topology topology() const { return topology_; }
   // Of an axis of the workload; empty where the topology decides.
   const std::vector<uint64_t>& values(const Axis& axis) const;
-  // Replaces what is above `most` by it, also where the topology decides; nothing where the workload
-  // has no such axis.
+  // Replaces what is above `most` by it, also where the topology decides; nothing where the
+  // workload has no such axis.
   void limit(std::string_view axis_name, uint64_t most);
 
  private:

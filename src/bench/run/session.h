@@ -16,8 +16,8 @@ struct SessionHooks {
   // A run ended; these are all results so far, of points with at least one run or a failure.
   std::function<void(const std::vector<PointResult>& results)> ended =
       [](const std::vector<PointResult>&) {};
-  // The last run of a point has succeeded, perhaps in an earlier session: fills in its profile. None:
-  // nobody asked for one.
+  // The last run of a point has succeeded, perhaps in an earlier session: fills in its profile.
+  // None: nobody asked for one.
   std::function<void(PointResult& result)> finishes{};
 };
 
