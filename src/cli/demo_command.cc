@@ -28,7 +28,7 @@ struct DemoOptions {
   bool quick = false;
 };
 
-// About 100 s on two cores; the quick one some 10 s.
+// About 70 s on two cores; the quick one some 10 s.
 Result<bench::Plan> demo_plan(bool quick) {
   bench::Plan plan;
   VERBENA_ASSIGN_OR_RETURN(bench::Sweep sweep,
@@ -41,7 +41,7 @@ Result<bench::Plan> demo_plan(bool quick) {
   } else {
     VERBENA_RETURN_IF_ERROR(sweep.set("response", "64,256,1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB"));
     plan.runs = 3;
-    plan.run.length.duration_ns = 250'000'000;
+    plan.run.length.duration_ns = 150'000'000;
   }
   plan.sweeps.push_back(std::move(sweep));
   return plan;
@@ -69,7 +69,7 @@ Result<bench::Plan> application_plan(const DemoApplication& application, bool qu
   }
   bench::Plan plan;
   plan.runs = quick ? 1 : 3;
-  plan.run.length.duration_ns = quick ? 20'000'000 : 250'000'000;
+  plan.run.length.duration_ns = quick ? 20'000'000 : 150'000'000;
   plan.sweeps.push_back(std::move(sweep));
   return plan;
 }
@@ -106,13 +106,13 @@ int run_demo(const Tool& tool, const DemoOptions& options) {
   Result<bench::Plan> plan = demo_plan(options.quick);
   if (!plan.ok()) return report_error(plan.status());
   print_output("Five protocols on soft0, two processes, {}.\n",
-               options.quick ? "about 10 seconds" : "about two minutes");
+               options.quick ? "about 10 seconds" : "about a minute");
   flush_output();
   int measured = measure(tool, std::move(*plan), results);
   if (!has_results(measured, results)) return measured;
 
   print_output("\nThe applications of remote memory, {}.\n",
-               options.quick ? "a few seconds" : "about half a minute");
+               options.quick ? "a few seconds" : "about 20 seconds");
   flush_output();
   std::vector<std::string> files = {results};
   for (const DemoApplication& application : demo_applications()) {
