@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "src/device/soft/flight.h"
 #include "src/device/soft/raw.h"
 #include "src/device/soft/ud.h"
 
@@ -20,8 +21,15 @@ FrameFields fields_of(const Pieces& pieces) {
   return parse_frame(start.data(), got_bytes);
 }
 
-void deliver_frame(Qp& qp, const DatagramMessage& message) {
-  const FrameFields frame = fields_of(message.pieces);
+// False where this side's memory is gone.
+bool deliver_frame(Qp& qp, const DatagramMessage& message, RequestMemory& own) {
+  FrameFields frame;
+  {
+    const Flight flight(qp);
+    if (!own.is_there()) return false;
+    frame = fields_of(message.pieces);
+  }
+  bool is_there = true;
   Destinations& known = *qp.destinations;
   const auto for_each_match = [&](auto&& use) {
     for (const uint32_t number : known.members(*qp.rnic, raw_group(), 0)) {
@@ -37,27 +45,24 @@ void deliver_frame(Qp& qp, const DatagramMessage& message) {
   for_each_match([&](Destination& destination, const FlowMatch& match) {
     // A flow that was just made may match better than all that were there.
     if (match.sniffs || (match.rank != ~0u && match.rank <= best))
-      deliver_datagram(qp, destination, message);
+      is_there &= deliver_datagram(qp, destination, message, own) != Delivery::kNotHere;
   });
+  return is_there;
 }
 
 }  // namespace
 
 void raw_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   DatagramMessage message;
-  ibv_wc_status status = IBV_WC_SUCCESS;
-  if (!collect(qp, wr, 0, message.pieces)) {
-    status = IBV_WC_LOC_PROT_ERR;
-  } else if (message.pieces.size_bytes < kEthernetHeaderBytes ||
-             message.pieces.size_bytes > kMaxFrameBytes) {
-    status = IBV_WC_LOC_LEN_ERR;
+  const uint64_t ended = qp.rnic->regions().ended();
+  if (!collect(qp, wr, 0, message.pieces))
+    return fail_datagram(qp, wr, position, IBV_WC_LOC_PROT_ERR);
+  if (message.pieces.size_bytes < kEthernetHeaderBytes ||
+      message.pieces.size_bytes > kMaxFrameBytes) {
+    return fail_datagram(qp, wr, position, IBV_WC_LOC_LEN_ERR);
   }
-  if (status != IBV_WC_SUCCESS) [[unlikely]] {
-    fail_send_queue_locked(qp);
-    ++qp.counters->errors;
-    return complete_send(qp, wr, position, status, 0);
-  }
-  deliver_frame(qp, message);
+  RequestMemory own(qp, wr, message.pieces, ended);
+  if (!deliver_frame(qp, message, own)) return fail_datagram(qp, wr, position, IBV_WC_LOC_PROT_ERR);
   qp.counters->bytes += message.pieces.size_bytes;
   complete_send(qp, wr, position, IBV_WC_SUCCESS, message.pieces.size_bytes);
 }

@@ -15,6 +15,7 @@
 #include "src/device/soft/gather_list.h"
 #include "src/device/soft/network_header.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/peer_memory.h"
 #include "src/device/soft/soft_rnic.h"
 
 namespace verbena::soft {
@@ -149,9 +150,19 @@ struct DatagramMessage {
   uint8_t flags = 0;
   uint8_t origin = 0;
 };
-// Takes a position of the destination's ring, fills it and publishes it. False where there is no
-// receive. Holds send_lock.
-bool deliver_datagram(const Qp& qp, Destination& destination, const DatagramMessage& message);
+// Completes what was posted at `position` with an error of this side. Holds send_lock.
+void fail_datagram(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_status status);
+
+// What became of a datagram for one destination.
+enum class Delivery : uint8_t {
+  kDone,
+  kDropped,  // nobody receives it
+  kNotHere,  // this side's memory was deregistered
+};
+// Takes a position of the destination's ring, fills it and publishes it. `own` is the memory of the
+// message's pieces. Holds send_lock.
+Delivery deliver_datagram(Qp& qp, Destination& destination, const DatagramMessage& message,
+                          RequestMemory& own);
 
 // Makes the completion of a datagram that has arrived, if there is one. Holds the lock of the
 // receive completion queue.

@@ -1,5 +1,6 @@
 // Sending a datagram: the sender's thread takes a position of the receiver's ring, fills it and
 // publishes it.
+#include "src/device/soft/flight.h"
 #include "src/device/soft/gather_list.h"
 #include "src/device/soft/peer_receives.h"
 #include "src/device/soft/ud.h"
@@ -99,9 +100,13 @@ bool has_queue_key(const Destination& destination, uint32_t qkey) {
 
 }  // namespace
 
-bool deliver_datagram(const Qp& qp, Destination& destination, const DatagramMessage& message) {
+Delivery deliver_datagram(Qp& qp, Destination& destination, const DatagramMessage& message,
+                          RequestMemory& own) {
+  const Flight flight(qp);
+  if (!own.is_there()) [[unlikely]]
+    return Delivery::kNotHere;
   uint32_t position = 0;
-  if (!take_ring_position(destination, qp.number, &position)) return false;
+  if (!take_ring_position(destination, qp.number, &position)) return Delivery::kDropped;
   const uint32_t index = position & destination.mask;
   Datagram& datagram = destination.datagrams[index];
   const uint32_t size_bytes = message.grh_bytes + message.pieces.size_bytes;
@@ -118,20 +123,29 @@ bool deliver_datagram(const Qp& qp, Destination& destination, const DatagramMess
   }
   publish_datagram(qp, destination, position, message.pieces.size_bytes, message.immediate,
                    message.flags, message.origin);
-  return true;
+  return Delivery::kDone;
 }
 
 namespace {
 
-void send_to(Qp& qp, uint32_t number, uint32_t qkey, const DatagramMessage& message) {
+// False where this side's memory is gone.
+bool send_to(Qp& qp, uint32_t number, uint32_t qkey, const DatagramMessage& message,
+             RequestMemory& own) {
   Destination* destination = qp.destinations->find(*qp.rnic, number);
-  if (destination == nullptr || !has_queue_key(*destination, qkey) ||
-      !deliver_datagram(qp, *destination, message)) {
-    ++qp.counters->dropped;
-  }
+  const Delivery delivery = destination == nullptr || !has_queue_key(*destination, qkey)
+                                ? Delivery::kDropped
+                                : deliver_datagram(qp, *destination, message, own);
+  if (delivery == Delivery::kDropped) ++qp.counters->dropped;
+  return delivery != Delivery::kNotHere;
 }
 
 }  // namespace
+
+void fail_datagram(Qp& qp, const ibv_send_wr& wr, uint32_t position, ibv_wc_status status) {
+  fail_send_queue_locked(qp);
+  ++qp.counters->errors;
+  complete_send(qp, wr, position, status, 0);
+}
 
 bool ud_post_at_once(Qp& qp, const ibv_send_wr& wr) {
   constexpr unsigned kUsualFlags = IBV_SEND_INLINE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
@@ -150,14 +164,12 @@ bool ud_post_at_once(Qp& qp, const ibv_send_wr& wr) {
   }
   const bool is_inline = (wr.send_flags & IBV_SEND_INLINE) != 0;
   if (is_inline && size_bytes > qp.init.cap.max_inline_data) return false;
-  const std::byte* const source = source_of(qp, sge, is_inline);
-  if (source == nullptr) return false;
   Destination* const destination = qp.destinations->find(*qp.rnic, wr.wr.ud.remote_qpn & 0xffffff);
+  if (destination == nullptr || !has_queue_key(*destination, queue_key_of(qp, wr))) return false;
+  const Flight flight(qp);
+  const std::byte* const source = source_of(qp, sge, is_inline);
   uint32_t taken = 0;
-  if (destination == nullptr || !has_queue_key(*destination, queue_key_of(qp, wr)) ||
-      !take_ring_position(*destination, qp.number, &taken)) {
-    return false;
-  }
+  if (source == nullptr || !take_ring_position(*destination, qp.number, &taken)) return false;
   std::byte* const at = destination->datagrams[taken & destination->mask].bytes;
   if (with_grh) handle.header.write(kTransportBytes + (size_bytes + 3) / 4 * 4, at);
   copy_small(at + grh_bytes, source, size_bytes);
@@ -176,17 +188,12 @@ bool ud_post_at_once(Qp& qp, const ibv_send_wr& wr) {
 void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
   const auto& handle = *reinterpret_cast<const Ah*>(wr.wr.ud.ah);
   DatagramMessage message;
-  ibv_wc_status status = IBV_WC_SUCCESS;
-  if (!collect(qp, wr, 0, message.pieces)) {
-    status = IBV_WC_LOC_PROT_ERR;
-  } else if (message.pieces.size_bytes > kMaxDatagramBytes) {
-    status = IBV_WC_LOC_LEN_ERR;
-  }
-  if (status != IBV_WC_SUCCESS) [[unlikely]] {
-    fail_send_queue_locked(qp);
-    ++qp.counters->errors;
-    return complete_send(qp, wr, position, status, 0);
-  }
+  const uint64_t ended = qp.rnic->regions().ended();
+  if (!collect(qp, wr, 0, message.pieces)) [[unlikely]]
+    return fail_datagram(qp, wr, position, IBV_WC_LOC_PROT_ERR);
+  if (message.pieces.size_bytes > kMaxDatagramBytes) [[unlikely]]
+    return fail_datagram(qp, wr, position, IBV_WC_LOC_LEN_ERR);
+  RequestMemory own(qp, wr, message.pieces, ended);
   message.immediate = wr.imm_data;
   message.origin = handle.origin;
   message.flags =
@@ -200,21 +207,25 @@ void ud_post(Qp& qp, const ibv_send_wr& wr, uint32_t position) {
                         message.grh.data());
   }
   const uint32_t qkey = queue_key_of(qp, wr);
+  bool is_there = true;
   switch (handle.route) {
     case Ah::Route::kPort:
-      send_to(qp, wr.wr.ud.remote_qpn & 0xffffff, qkey, message);
+      is_there = send_to(qp, wr.wr.ud.remote_qpn & 0xffffff, qkey, message, own);
       break;
     case Ah::Route::kGroup:
       if (wr.wr.ud.remote_qpn != kMulticastQpNumber) break;
       for (const uint32_t member :
            qp.destinations->members(*qp.rnic, handle.attributes.grh.dgid, handle.attributes.dlid)) {
-        send_to(qp, member, qkey, message);
+        is_there = send_to(qp, member, qkey, message, own);
+        if (!is_there) break;
       }
       break;
     case Ah::Route::kNowhere:
       ++qp.counters->dropped;
       break;
   }
+  if (!is_there) [[unlikely]]
+    return fail_datagram(qp, wr, position, IBV_WC_LOC_PROT_ERR);
   qp.counters->bytes += message.pieces.size_bytes;
   complete_send(qp, wr, position, IBV_WC_SUCCESS, message.pieces.size_bytes);
 }
