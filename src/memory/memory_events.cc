@@ -123,11 +123,7 @@ MemoryEvents::~MemoryEvents() {
     do {
       take([](const Change&) {});
       for (const AddressRange& range : watched_.all()) {
-        // One mapping after the other: all or nothing is done of a range.
-        VmaQuery::Scan scan(mappings_, range.begin, range.end);
-        for (Vma vma; scan.next(&vma);) {
-          unwatch({std::max(range.begin, vma.start), std::min(range.end, vma.end)});
-        }
+        unwatch(range);
         watched_.remove(range);
       }
     } while (wait_until_read(UINT64_MAX, &epoch) && written_.load() != taken_.load());
@@ -210,6 +206,8 @@ void MemoryEvents::note(const Change& change) {
   if (change.kind == Change::Kind::kDiscarded) return;  // the memory is watched on
   watched_.remove(change.range);
   if (change.kind == Change::Kind::kMoved) {
+    // MREMAP_DONTUNMAP leaves a mapping there, which is watched on. Refused where there is none.
+    control_range(UFFDIO_UNREGISTER, change.range);
     watched_.add({change.moved_to, change.moved_to + change.range.bytes()});
   }
 }
@@ -248,8 +246,21 @@ std::string MemoryEvents::watch(AddressRange pages) {
 }
 
 void MemoryEvents::unwatch(AddressRange pages) {
-  // Refused where nothing is mapped any more, and for a part of a huge page, which is watched on.
-  if (control_range(UFFDIO_UNREGISTER, pages)) watched_.remove(pages);
+  for (const AddressRange& range : watched_.within(pages)) {
+    // One mapping after the other: all or nothing is done of a range.
+    VmaQuery::Scan scan(mappings_, range.begin, range.end);
+    for (Vma vma; scan.next(&vma);) {
+      const AddressRange part{std::max(range.begin, vma.start), std::min(range.end, vma.end)};
+      // Refused for a part of a huge page, which is watched on.
+      if (control_range(UFFDIO_UNREGISTER, part)) watched_.remove(part);
+      // What mremap() made it longer by was not asked for, and is watched, too.
+      RangeSet rest;
+      rest.add({vma.start, vma.end});
+      rest.remove(part);
+      for (const AddressRange& other : watched_.within({vma.start, vma.end})) rest.remove(other);
+      for (const AddressRange& grown : rest.all()) control_range(UFFDIO_UNREGISTER, grown);
+    }
+  }
 }
 
 }  // namespace verbena

@@ -238,24 +238,90 @@ TEST_F(MemoryEventsTest, AnotherOnesCalmIsNotItsOwn) {
   close(number_);
 }
 
-// A child has the descriptor, too, so closing it here does not end the watching.
-TEST_F(MemoryEventsTest, EndsAlthoughAChildLives) {
-  char* const memory = map_pages(2);
-  watch(memory, 2);
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    close(ends[1]);
+// A child has the descriptor, too, so closing it here does not end the watching: whoever changes
+// what is still watched waits for ever.
+class MemoryEventsWithChildTest : public MemoryEventsTest {
+ protected:
+  void SetUp() override {
+    MemoryEventsTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    ASSERT_EQ(pipe(ends_), 0);
+    child_ = fork();
+    if (child_ != 0) return;
+    close(ends_[1]);
     char byte;
-    [[maybe_unused]] const ssize_t ended = read(ends[0], &byte, 1);
+    [[maybe_unused]] const ssize_t ended = read(ends_[0], &byte, 1);
     _exit(0);
   }
+  void TearDown() override {
+    if (child_ <= 0) return;
+    for (const int end : ends_) close(end);
+    EXPECT_EQ(waitpid(child_, nullptr, 0), child_);
+  }
+  // `pages` watched ones, with as many free addresses behind them.
+  char* watched_with_room(uint64_t pages) {
+    char* const memory = map_pages(2 * pages);
+    EXPECT_EQ(munmap(memory + pages * kPageBytes, pages * kPageBytes), 0);
+    watch(memory, pages);
+    return memory;
+  }
+
+ private:
+  int ends_[2] = {-1, -1};
+  pid_t child_ = -1;
+};
+
+TEST_F(MemoryEventsWithChildTest, EndsAlthoughAChildLives) {
+  char* const memory = map_pages(2);
+  watch(memory, 2);
   events_.reset();
-  EXPECT_EQ(munmap(memory, 2 * kPageBytes), 0);  // would wait for ever
-  close(ends[0]);
-  close(ends[1]);
-  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(munmap(memory, 2 * kPageBytes), 0);
+}
+
+// The kernel watches the pages by which memory grows, too, and does not tell.
+TEST_F(MemoryEventsWithChildTest, EndsWhereMemoryGrew) {
+  char* const first = watched_with_room(4);
+  char* const second = watched_with_room(4);
+  for (char* const memory : {first, second}) {
+    ASSERT_EQ(mremap(memory, 4 * kPageBytes, 8 * kPageBytes, 0), memory);
+  }
+  events_->unwatch({as_address(second), as_address(second) + 4 * kPageBytes});
+  events_.reset();
+  EXPECT_EQ(munmap(first + 4 * kPageBytes, 4 * kPageBytes), 0);
+  EXPECT_EQ(munmap(second + 4 * kPageBytes, 4 * kPageBytes), 0);
+  EXPECT_EQ(munmap(first, 4 * kPageBytes), 0);
+  EXPECT_EQ(munmap(second, 4 * kPageBytes), 0);
+}
+
+TEST_F(MemoryEventsWithChildTest, EndsWhereMemoryMoved) {
+  char* const memory = map_pages(4);
+  char* const other = map_pages(8, nullptr, PROT_NONE);
+  watch(memory, 4);
+  ASSERT_EQ(mremap(memory, 4 * kPageBytes, 8 * kPageBytes, MREMAP_MAYMOVE | MREMAP_FIXED, other),
+            other);
+  char* const emptied = map_pages(4);
+  watch(emptied, 4);
+  void* const moved =
+      mremap(emptied, 4 * kPageBytes, 4 * kPageBytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, nullptr);
+  ASSERT_NE(moved, MAP_FAILED);
+  events_.reset();
+  EXPECT_EQ(munmap(other, 8 * kPageBytes), 0);
+  EXPECT_EQ(munmap(emptied, 4 * kPageBytes), 0);
+  EXPECT_EQ(munmap(moved, 4 * kPageBytes), 0);
+}
+
+// One that has pages of its own is not ended with what lies beside it.
+TEST_F(MemoryEventsTest, WatchesWhatLiesBesideOn) {
+  char* const memory = map_pages(6);
+  watch(memory, 6);
+  const uint64_t begin = as_address(memory);
+  events_->unwatch({begin + 2 * kPageBytes, begin + 4 * kPageBytes});
+  EXPECT_EQ(munmap(memory + 2 * kPageBytes, 2 * kPageBytes), 0);
+  EXPECT_TRUE(changes().empty());
+  EXPECT_EQ(munmap(memory, 2 * kPageBytes), 0);
+  expect_one(Kind::kUnmapped, memory, 2);
+  EXPECT_EQ(munmap(memory + 4 * kPageBytes, 2 * kPageBytes), 0);
+  expect_one(Kind::kUnmapped, memory + 4 * kPageBytes, 2);
 }
 
 // With all rights, as root has them, and with none.

@@ -50,6 +50,18 @@ class RangeSet {
     for (const auto& [begin, end] : ranges_) list.push_back({begin, end});
     return list;
   }
+  // The parts of `range` that are in the set, ascending.
+  std::vector<AddressRange> within(AddressRange range) const {
+    std::vector<AddressRange> parts;
+    for (auto at = ranges_.upper_bound(range.end); at != ranges_.begin();) {
+      const auto [begin, end] = *--at;
+      if (end <= range.begin) break;
+      const AddressRange part{std::max(begin, range.begin), std::min(end, range.end)};
+      if (part.begin < part.end) parts.push_back(part);
+    }
+    std::reverse(parts.begin(), parts.end());
+    return parts;
+  }
 
  private:
   // The first range that ends behind `address`.

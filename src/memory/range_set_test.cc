@@ -38,6 +38,14 @@ TEST(RangeSetTest, RandomRangesAreThoseOfABitSet) {
       for (uint64_t at = range.begin; at < range.end; ++at) found.set(at);
     }
     ASSERT_EQ(found, naive) << "step " << step;
+
+    uint64_t looked_at = begin;
+    for (const AddressRange& part : set.within({begin, end})) {
+      for (; looked_at < part.begin; ++looked_at) ASSERT_FALSE(naive[looked_at]);
+      for (; looked_at < part.end; ++looked_at) ASSERT_TRUE(naive[looked_at]);
+    }
+    ASSERT_LE(looked_at, end);
+    for (; looked_at < end; ++looked_at) ASSERT_FALSE(naive[looked_at]) << "step " << step;
   }
 }
 
