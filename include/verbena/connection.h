@@ -186,7 +186,7 @@ class ControlConnection {
 // How much a listener grants to those who have not proved yet that they belong to the job.
 struct ControlListenerOptions {
   size_t max_pending = 64;  // handshakes at once; more wait in the system's queue
-  int64_t handshake_timeout_ns = 2'000'000'000;
+  int64_t handshake_timeout_ns = 2'000'000'000;  // spent in accept()
 };
 
 // Accepts the peers of a job. Strangers are refused with a reason that their side can print and a

@@ -116,6 +116,10 @@ struct ControlListener::State {
         name(fmt::format("simulated:{}", virtual_port->port())),
         secret(secret_in) {}
 
+  // The next that has proved that it has the secret.
+  Status accept(int64_t timeout_ns, std::unique_ptr<ControlConnection::State>* accepted);
+  // Handshakes stand still while nobody accepts, so that time is not the peers'.
+  void go_on();
   // One poll() over all pending handshakes and the listening socket, at most until `deadline`.
   void wait(const Deadline& deadline);
   // Reads what the peers sent. The first that has proved that it has the secret.
@@ -156,6 +160,7 @@ struct ControlListener::State {
   FileDescriptor socket;
   FileDescriptor spare;            // by it, peers are told that no descriptor is left
   uint64_t shortage_since_ns = 0;  // 0: the last connection found a descriptor
+  uint64_t left_ns = 0;            // when accept() last returned
   SocketAddress address;
   std::unique_ptr<VirtualPort> virtual_port;
   std::string name;
@@ -235,6 +240,34 @@ void ControlListener::State::wait(const Deadline& deadline) {
   // Last, and a negative descriptor is passed over.
   descriptors.push_back({room_for_more(at_ns) ? socket.get() : -1, POLLIN, 0});
   poll_until(descriptors, deadline.earlier(Deadline::at(next_event_ns(at_ns))));
+}
+
+Status ControlListener::State::accept(int64_t timeout_ns,
+                                      std::unique_ptr<ControlConnection::State>* accepted) {
+  const Deadline deadline(timeout_ns);
+  while (true) {
+    wait(deadline);
+    *accepted = advance_all();
+    if (*accepted != nullptr) return Status::ok_status();
+    VERBENA_RETURN_IF_ERROR(take_new());
+    // After what had arrived was handled: this thread may have been away for long.
+    end_overdue();
+    if (deadline.expired()) {
+      return Status(StatusCode::kTimeout,
+                    fmt::format("no peer of this job connected to {} within {} ms; {} handshakes "
+                                "are under way",
+                                name, timeout_ns / 1'000'000, pending.size()));
+    }
+  }
+}
+
+void ControlListener::State::go_on() {
+  if (pending.empty()) return;
+  const uint64_t away_ns = now_ns() - left_ns;
+  for (Pending& peer : pending) {
+    peer.since_ns += away_ns;
+    peer.end_ns += away_ns;
+  }
 }
 
 std::unique_ptr<ControlConnection::State> ControlListener::State::advance_all() {
@@ -407,24 +440,13 @@ Result<ControlConnection> ControlListener::accept(int64_t timeout_ns) {
     return Status(StatusCode::kTimeout, fmt::format("nobody connected to {} within {} ms",
                                                     state.name, timeout_ns / 1'000'000));
   }
-  const Deadline deadline(timeout_ns);
-  while (true) {
-    state.wait(deadline);
-    std::unique_ptr<ControlConnection::State> accepted = state.advance_all();
-    if (accepted != nullptr) {
-      log_debug("{}: {} connected", state.name, accepted->peer_name);
-      return ControlConnection(std::move(accepted));
-    }
-    VERBENA_RETURN_IF_ERROR(state.take_new());
-    // After what had arrived was handled: this thread may have been away for long.
-    state.end_overdue();
-    if (deadline.expired()) {
-      return Status(StatusCode::kTimeout,
-                    fmt::format("no peer of this job connected to {} within {} ms; {} handshakes "
-                                "are under way",
-                                state.name, timeout_ns / 1'000'000, state.pending.size()));
-    }
-  }
+  state.go_on();
+  std::unique_ptr<ControlConnection::State> accepted;
+  const Status status = state.accept(timeout_ns, &accepted);
+  state.left_ns = now_ns();
+  VERBENA_RETURN_IF_ERROR(status);
+  log_debug("{}: {} connected", state.name, accepted->peer_name);
+  return ControlConnection(std::move(accepted));
 }
 
 }  // namespace verbena

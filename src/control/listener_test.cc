@@ -228,6 +228,24 @@ TEST_F(ListenerTest, AcceptTimesOut) {
   EXPECT_EQ(listener.accept(2'000'000).status().code(), StatusCode::kTimeout);
 }
 
+// As in a loop with work of its own: the time in which nobody accepts is not the peer's.
+TEST_F(ListenerTest, AHandshakeGoesOnHoweverSeldomTheListenerAccepts) {
+  ControlListenerOptions options;
+  options.handshake_timeout_ns = 100'000'000;
+  ControlListener listener = *ControlListener::listen("127.0.0.1", 0, secret(), options);
+  Connecting connecting(listener.port(), secret());
+  bool accepted = false;
+  for (const uint64_t end_ns = now_ns() + kLongNs / 2; !accepted && now_ns() < end_ns;) {
+    accepted = listener.accept(0).ok();
+    if (!accepted) sleep_ns(2 * static_cast<uint64_t>(options.handshake_timeout_ns));
+  }
+  EXPECT_TRUE(accepted);
+  if (!accepted) {
+    EXPECT_TRUE(listener.accept(kLongNs).ok());
+  }
+  EXPECT_TRUE(connecting.finish().ok());
+}
+
 TEST_F(ListenerTest, APortInUseIsNamed) {
   const ControlListener first = *ControlListener::listen("127.0.0.1", 0, secret());
   const Result<ControlListener> second =
