@@ -135,7 +135,8 @@ JobSecret::~JobSecret() { wipe(text_); }
 Status JobSecret::write_file(const std::string& path) const {
   FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file.valid()) return cannot("make", path);
-  const std::string line = text_ + "\n";
+  // from_file() takes "\r\n" for one newline.
+  const std::string line = text_ + (text_.ends_with('\r') ? "\r\n" : "\n");
   size_t written = 0;
   while (written < line.size()) {
     const ssize_t put = write(file.get(), line.data() + written, line.size() - written);

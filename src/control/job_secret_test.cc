@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -54,6 +55,19 @@ TEST_F(JobSecretTest, AFileBringsItBack) {
   // An existing file stays.
   EXPECT_FALSE(JobSecret::random().write_file(path("secret")).ok());
   EXPECT_EQ(JobSecret::from_file(path("secret"))->text(), made.text());
+}
+
+// As it may be that a variable of the environment has.
+TEST_F(JobSecretTest, AFileBringsItBackWhateverItsEnd) {
+  for (const char* const end : {"\r", "\n", "\r\n", "\n\r", "\r\r"}) {
+    const std::string text = std::string(JobSecret::kMaxBytes - strlen(end), 'x') + end;
+    const std::string file = path("secret");
+    ASSERT_TRUE(JobSecret::from_string(text)->write_file(file).ok());
+    const Result<JobSecret> found = JobSecret::from_file(file);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(found->text(), text) << testing::PrintToString(end);
+    std::filesystem::remove(file);
+  }
 }
 
 TEST_F(JobSecretTest, OneNewlineAtTheEndDoesNotCount) {
