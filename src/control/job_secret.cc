@@ -135,18 +135,19 @@ JobSecret::~JobSecret() { wipe(text_); }
 Status JobSecret::write_file(const std::string& path) const {
   FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file.valid()) return cannot("make", path);
-  // from_file() takes "\r\n" for one newline.
-  const std::string line = text_ + (text_.ends_with('\r') ? "\r\n" : "\n");
-  size_t written = 0;
-  while (written < line.size()) {
-    const ssize_t put = write(file.get(), line.data() + written, line.size() - written);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) {
-      Status status = cannot("write", path);
-      unlink(path.c_str());
-      return status;
+  // from_file() takes "\r\n" for one newline. In two parts: a copy would have to be wiped.
+  const std::string_view newline = text_.ends_with('\r') ? "\r\n" : "\n";
+  for (std::string_view rest : {std::string_view(text_), newline}) {
+    while (!rest.empty()) {
+      const ssize_t put = write(file.get(), rest.data(), rest.size());
+      if (put < 0 && errno == EINTR) continue;
+      if (put <= 0) {
+        Status status = cannot("write", path);
+        unlink(path.c_str());
+        return status;
+      }
+      rest.remove_prefix(static_cast<size_t>(put));
     }
-    written += static_cast<size_t>(put);
   }
   return Status::ok_status();
 }

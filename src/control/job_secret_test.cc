@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 
 #include "verbena/connection.h"
@@ -68,6 +70,17 @@ TEST_F(JobSecretTest, AFileBringsItBackWhateverItsEnd) {
     EXPECT_EQ(found->text(), text) << testing::PrintToString(end);
     std::filesystem::remove(file);
   }
+}
+
+// The allocator gives the copy's block to the next who asks for as much, if it was one.
+TEST_F(JobSecretTest, WritingLeavesNoCopyInMemory) {
+  const std::string text(JobSecret::kMaxBytes, 'k');
+  const JobSecret made = *JobSecret::from_string(text);
+  ASSERT_TRUE(made.write_file(path("secret")).ok());
+  const size_t block_bytes = text.size() + 2;
+  const std::unique_ptr<char, decltype(&std::free)> block(
+      static_cast<char*>(std::malloc(block_bytes)), &std::free);
+  EXPECT_EQ(memmem(block.get(), block_bytes, text.data(), JobSecret::kMinBytes), nullptr);
 }
 
 TEST_F(JobSecretTest, OneNewlineAtTheEndDoesNotCount) {
