@@ -1,11 +1,8 @@
 #include "src/base/log.h"
 
-#include <spdlog/logger.h>
-#include <spdlog/sinks/stdout_sinks.h>
-
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <string>
 
 namespace verbena {
@@ -15,32 +12,28 @@ namespace {
 constexpr int kLevelNotRead = -1;
 std::atomic<int> current_level{kLevelNotRead};
 
-spdlog::level::level_enum spdlog_level(LogLevel level) {
+const char* name_of(LogLevel level) {
   switch (level) {
     case LogLevel::kOff:
-      return spdlog::level::off;
+      break;
     case LogLevel::kError:
-      return spdlog::level::err;
+      return "error";
     case LogLevel::kWarning:
-      return spdlog::level::warn;
+      return "warning";
     case LogLevel::kInfo:
-      return spdlog::level::info;
+      return "info";
     case LogLevel::kDebug:
-      return spdlog::level::debug;
+      return "debug";
   }
-  return spdlog::level::err;
+  return "off";
 }
 
-// Not in spdlog's registry: the program around us may use spdlog itself, with its own settings.
-// Never destroyed, since threads may log while the process ends.
-spdlog::logger& logger() {
-  static spdlog::logger* const instance = [] {
-    auto* made = new spdlog::logger("verbena", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made->set_pattern("verbena: %l: %v");
-    made->set_level(spdlog::level::debug);
-    return made;
-  }();
-  return *instance;
+// Takes no lock but the stream's: that one is free in a child of fork(), whatever the parent's
+// threads were doing.
+void write_line(LogLevel level, std::string_view message) {
+  const std::string line = fmt::format("verbena: {}: {}\n", name_of(level), message);
+  static_cast<void>(std::fwrite(line.data(), 1, line.size(), stderr));
+  std::fflush(stderr);
 }
 
 LogLevel read_level_from_environment() {
@@ -48,8 +41,10 @@ LogLevel read_level_from_environment() {
   if (name == nullptr || *name == '\0') return LogLevel::kWarning;
   std::optional<LogLevel> level = parse_log_level(name);
   if (!level.has_value()) {
-    logger().warn("VERBENA_LOG is '{}'; it can be off, error, warn, info or debug; using warn",
-                  std::string_view(name).substr(0, 32));
+    write_line(LogLevel::kWarning,
+               fmt::format("VERBENA_LOG is '{}'; it can be off, error, warn, info or debug; using "
+                           "warn",
+                           std::string_view(name).substr(0, 32)));
     return LogLevel::kWarning;
   }
   return *level;
@@ -86,7 +81,7 @@ void log_line(LogLevel level, std::string_view message) {
   std::replace_if(
       line.begin(), line.end(),
       [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
-  logger().log(spdlog_level(level), spdlog::string_view_t(line));
+  write_line(level, line);
 }
 
 bool LogRateLimit::allow(uint64_t now_ns, uint64_t* suppressed) {

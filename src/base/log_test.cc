@@ -1,10 +1,16 @@
 #include "src/base/log.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+
+#include "src/base/file_descriptor.h"
+#include "src/base/runtime.h"
 
 namespace verbena {
 namespace {
@@ -54,6 +60,39 @@ TEST_F(LogTest, NothingSplitsALineOrMovesTheCursor) {
   EXPECT_EQ(captured([] { log_warning("a\nb\rc\x1b[2Jd\x7f{}", "%v {}"); }),
             "verbena: warning: a b c [2Jd %v {}\n");
   EXPECT_EQ(captured([] { log_line(LogLevel::kError, "{} %l"); }), "verbena: error: {} %l\n");
+}
+
+// Threads of the parent are not there to let go of a lock that they had.
+TEST_F(LogTest, AChildLogsAlthoughAThreadOfItsParentDidWhenItWasMade) {
+  set_log_level(LogLevel::kWarning);
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+  const FileDescriptor reads(ends[0]);
+  FileDescriptor writes(ends[1]);
+  char some[4096] = {};
+  while (write(writes.get(), some, sizeof(some)) > 0) {
+  }
+  while (write(writes.get(), some, 1) > 0) {
+  }
+  ASSERT_EQ(fcntl(writes.get(), F_SETFL, 0), 0);
+  const FileDescriptor before(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+  ASSERT_EQ(dup2(writes.get(), STDERR_FILENO), STDERR_FILENO);
+  Thread thread = start_thread("logs", [] { log_warning("waits for the pipe's reader"); });
+  sleep_ns(50'000'000);  // else the test finds nothing
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+    log_warning("w");
+    _exit(0);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(dup2(before.get(), STDERR_FILENO), STDERR_FILENO);
+  while (read(reads.get(), some, sizeof(some)) > 0) {
+  }
+  thread.join();
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(LogTest, KnowsItsLevelsByName) {
