@@ -25,6 +25,10 @@ constexpr uint64_t kReadLimitNs = 1'000'000'000;
 
 constexpr uint64_t kPageOfCostsBytes = 4096;
 
+constexpr const char* kOfTheParent =
+    "this registration cache belongs to the process that this one was forked from; open the device "
+    "and make a cache in the child";
+
 int64_t to_ps(double ns) { return static_cast<int64_t>(ns * 1000); }
 
 }  // namespace
@@ -83,9 +87,7 @@ Result<Registration> RegistrationCache::look_up(RegistrationLookup& lookup, uint
                                                 uint64_t length_bytes, unsigned access,
                                                 bool registers) {
   if (in_forked_child()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "this registration cache belongs to the process that this one was forked from; "
-                  "open the device and make a cache in the child");
+    return Status(StatusCode::kInvalidArgument, kOfTheParent);
   }
   if (length_bytes == 0 || address > UINT64_MAX - page_bytes_ ||
       length_bytes > UINT64_MAX - page_bytes_ - address) {
@@ -490,6 +492,7 @@ RegistrationCacheStatistics RegistrationCache::statistics() const {
 }
 
 std::string RegistrationCache::explain() const {
+  if (in_forked_child()) return "keeps nothing here: " + std::string(kOfTheParent);
   const RegistrationCacheStatistics now = statistics();
   const char* how = "the device tells whether they are current";
   std::string kept =
