@@ -6,6 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <utility>
+
+#include "src/base/file_descriptor.h"
+
 namespace verbena {
 
 class KnownFile {
@@ -38,5 +42,35 @@ inline int duplicate_out_of_the_way(int descriptor) {
   const int far = fcntl(descriptor, F_DUPFD_CLOEXEC, kLeast);
   return far >= 0 ? far : fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
 }
+
+// A descriptor out of the way of programs. Closed when destroyed, unless the program has done that.
+class HiddenDescriptor {
+ public:
+  HiddenDescriptor() = default;
+  // Takes `descriptor`, and gives it another number; -1: there is none.
+  explicit HiddenDescriptor(int descriptor) : descriptor_(descriptor) {
+    if (!descriptor_.valid()) return;
+    if (const int far = duplicate_out_of_the_way(descriptor); far >= 0) {
+      descriptor_ = FileDescriptor(far);
+    }
+    known_ = KnownFile(descriptor_.get());
+  }
+  HiddenDescriptor(HiddenDescriptor&&) noexcept = default;
+  HiddenDescriptor& operator=(HiddenDescriptor&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    std::swap(known_, other.known_);
+    return *this;
+  }
+  ~HiddenDescriptor() {
+    if (!is_there()) descriptor_.release();
+  }
+
+  int get() const { return descriptor_.get(); }
+  bool is_there() const { return known_.is_at(descriptor_.get()); }
+
+ private:
+  FileDescriptor descriptor_;
+  KnownFile known_;
+};
 
 }  // namespace verbena

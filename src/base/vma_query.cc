@@ -98,12 +98,14 @@ Result<VmaQuery> VmaQuery::open(Source source) {
 }
 
 Status VmaQuery::reopen() {
-  maps_ = FileDescriptor(::open(kMapsPath, O_RDONLY | O_CLOEXEC));
-  if (maps_.valid()) return {};
+  const int maps = ::open(kMapsPath, O_RDONLY | O_CLOEXEC);
+  const int error = errno;
+  maps_ = HiddenDescriptor(maps);
+  if (maps >= 0) return {};
   return {StatusCode::kUnsupported,
           fmt::format("cannot open {}: {}; mount /proc, and leave a file descriptor free "
                       "(ulimit -n)",
-                      kMapsPath, strerror(errno))};
+                      kMapsPath, strerror(error))};
 }
 
 VmaQuery::Scan::Scan(const VmaQuery& query, uint64_t begin, uint64_t end, Detail detail,

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/base/file_descriptor.h"
+#include "src/base/known_file.h"
 #include "verbena/status.h"
 
 namespace verbena {
@@ -46,7 +46,8 @@ class VmaQuery {
   Status reopen();
 
   // The mappings that intersect [begin, end), ascending. Allocates nothing, so that it may run
-  // inside a memory allocator. Mappings that change meanwhile may be seen before or after.
+  // inside a memory allocator. Mappings that change meanwhile may be seen before or after. None is
+  // seen where the program has closed the descriptor.
   class Scan {
    public:
     Scan(const VmaQuery& query, uint64_t begin, uint64_t end, Detail detail = Detail::kPlace,
@@ -72,7 +73,7 @@ class VmaQuery {
 
  private:
   bool by_query_ = false;
-  FileDescriptor maps_;
+  HiddenDescriptor maps_;
 };
 
 }  // namespace verbena

@@ -3,9 +3,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
+
+#include "src/base/file_descriptor.h"
 
 namespace verbena {
 namespace {
@@ -54,6 +60,29 @@ TEST(VmaQueryTest, BothWaysSeeTheSame) {
     }
   }
   munmap(memory, 8 * kPage);
+}
+
+// What closes descriptors up to some number does not meet it.
+TEST(VmaQueryTest, IsOutOfTheWayAndClosesNothingThatIsNotItsOwn) {
+  const FileDescriptor first(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const int next = fcntl(first.get(), F_DUPFD_CLOEXEC, 0);
+  close(next);
+  std::optional<VmaQuery> query(*VmaQuery::open());
+  EXPECT_EQ(fcntl(next, F_GETFD), -1);
+  // That of the file: all others are the program's.
+  int number = 0;
+  for (std::string file; file.find("/maps") == std::string::npos;) {
+    file.resize(256);
+    ASSERT_LT(++number, 4096);
+    const std::string link = "/proc/self/fd/" + std::to_string(number);
+    file.resize(static_cast<size_t>(
+        std::max<ssize_t>(readlink(link.c_str(), file.data(), file.size()), 0)));
+  }
+  ASSERT_EQ(dup2(first.get(), number), number);
+  EXPECT_TRUE(query->reopen().ok());
+  EXPECT_GE(fcntl(number, F_GETFD), 0) << "it is the program's";
+  query.reset();
+  EXPECT_EQ(close(number), 0);
 }
 
 }  // namespace

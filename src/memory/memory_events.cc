@@ -51,12 +51,6 @@ AddressRange rounded_to(uint64_t unit, AddressRange range) {
 
 }  // namespace
 
-MemoryEvents::Descriptor::Descriptor(int descriptor) : owned(descriptor) {
-  if (!owned.valid()) return;
-  if (const int far = duplicate_out_of_the_way(descriptor); far >= 0) owned = FileDescriptor(far);
-  known = KnownFile(owned.get());
-}
-
 Result<std::unique_ptr<MemoryEvents>> MemoryEvents::create(uint64_t* epoch) {
   std::unique_ptr<MemoryEvents> events(new MemoryEvents(epoch));
   VERBENA_RETURN_IF_ERROR(events->open());
@@ -71,7 +65,7 @@ Status MemoryEvents::open() {
   const auto descriptor =
       static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
   if (descriptor < 0) return unsupported("userfaultfd", errno);
-  userfaultfd_ = Descriptor(descriptor);
+  userfaultfd_ = HiddenDescriptor(descriptor);
   uffdio_api api{};
   api.api = UFFD_API;
   api.features = kFeatures;
@@ -79,8 +73,8 @@ Status MemoryEvents::open() {
   // Not an eventfd: all of those have one inode.
   int ends[2];
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return unsupported("pipe2", errno);
-  woken_ = Descriptor(ends[0]);
-  wakes_ = Descriptor(ends[1]);
+  woken_ = HiddenDescriptor(ends[0]);
+  wakes_ = HiddenDescriptor(ends[1]);
   return {};
 }
 
@@ -236,6 +230,9 @@ std::string MemoryEvents::watch(AddressRange pages) {
                          vma.named("/") ? vma.name : "shared memory");
     }
     if (huge) unit = std::max<uint64_t>({unit, vma.page_bytes, 2u << 20});
+  }
+  if (at < pages.end) {
+    return "some of it is not mapped, or the program has closed what tells of its mappings";
   }
   const AddressRange watched = rounded_to(unit, pages);
   if (!control_range(UFFDIO_REGISTER, watched)) {

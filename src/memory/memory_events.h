@@ -35,7 +35,6 @@
 #include <string>
 
 #include "src/base/assert.h"
-#include "src/base/file_descriptor.h"
 #include "src/base/known_file.h"
 #include "src/base/runtime.h"
 #include "src/base/vma_query.h"
@@ -107,26 +106,11 @@ class MemoryEvents {
   void note(const Change& change);
   bool control_range(unsigned long request, AddressRange range) const;
 
-  // A descriptor whose number may come to be one of the program's files, once that has closed it.
-  struct Descriptor {
-    FileDescriptor owned;
-    KnownFile known;
-
-    explicit Descriptor(int descriptor = -1);
-    Descriptor(Descriptor&&) noexcept = default;
-    Descriptor& operator=(Descriptor&&) noexcept = default;
-    ~Descriptor() {
-      if (!is_there()) owned.release();
-    }
-    int get() const { return owned.get(); }
-    bool is_there() const { return known.is_at(owned.get()); }
-  };
-
   uint64_t* const epoch_;
-  Descriptor userfaultfd_;
+  HiddenDescriptor userfaultfd_;
   // A pipe that wakes the reading thread to end; without it, that takes up to a second.
-  Descriptor wakes_;
-  Descriptor woken_;
+  HiddenDescriptor wakes_;
+  HiddenDescriptor woken_;
   std::atomic<bool> ending_{false};
   VmaQuery mappings_;
   RangeSet watched_;

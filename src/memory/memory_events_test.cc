@@ -33,21 +33,21 @@ using Kind = MemoryEvents::Change::Kind;
 constexpr const char* kNoThreadsInChildren =
     "a child of a process with threads starts none under ThreadSanitizer";
 
-// The numbers of the process's userfaultfds: soft0 has some of its own.
-std::set<int> userfaultfds() {
+// The numbers of the process's descriptors of that kind: soft0 has some of its own.
+std::set<int> descriptors_of(const char* kind) {
   std::set<int> numbers;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code error;
     const std::string file = std::filesystem::read_symlink(entry.path(), error);
-    if (file.find("userfaultfd") != std::string::npos) {
-      numbers.insert(std::stoi(entry.path().filename()));
-    }
+    if (file.find(kind) != std::string::npos) numbers.insert(std::stoi(entry.path().filename()));
   }
   return numbers;
 }
+std::set<int> userfaultfds() { return descriptors_of("userfaultfd"); }
+std::set<int> maps_files() { return descriptors_of("/maps"); }
 // Of the one that is not among `others`.
-int new_userfaultfd(const std::set<int>& others) {
-  for (const int number : userfaultfds()) {
+int new_among(const std::set<int>& now, const std::set<int>& others) {
+  for (const int number : now) {
     if (!others.contains(number)) return number;
   }
   return -1;
@@ -58,10 +58,13 @@ class MemoryEventsTest : public testing::Test {
   void SetUp() override {
     if (!test::why_no_events().empty()) GTEST_SKIP() << test::why_no_events();
     const std::set<int> others = userfaultfds();
+    const std::set<int> other_maps = maps_files();
     auto made = MemoryEvents::create(&epoch_);
     ASSERT_TRUE(made.ok()) << made.status().message();
-    number_ = new_userfaultfd(others);
+    number_ = new_among(userfaultfds(), others);
+    maps_number_ = new_among(maps_files(), other_maps);
     ASSERT_GE(number_, 0);
+    ASSERT_GE(maps_number_, 0);
     events_ = std::move(*made);
   }
 
@@ -86,7 +89,8 @@ class MemoryEventsTest : public testing::Test {
 
   uint64_t epoch_ = 2;
   std::unique_ptr<MemoryEvents> events_;
-  int number_ = -1;  // of its userfaultfd
+  int number_ = -1;       // of its userfaultfd
+  int maps_number_ = -1;  // of what tells of its mappings
 };
 
 TEST_F(MemoryEventsTest, TellsOfEachWayToGiveMemoryBack) {
@@ -226,12 +230,26 @@ TEST_F(MemoryEventsTest, TakesNothingFromAFileThatHasTheNumberOfItsOwn) {
   for (const int descriptor : {ends[0], ends[1], number_}) close(descriptor);
 }
 
+// As programs do with descriptors up to some number: else shared memory would pass for private.
+TEST_F(MemoryEventsTest, RefusesAllWhereItCannotTellWhatIsShared) {
+  ASSERT_EQ(close(maps_number_), 0);
+  void* const shared =
+      mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  char* const memory = map_pages(1);
+  for (const uint64_t page : {as_address(shared), as_address(memory)}) {
+    EXPECT_NE(events_->watch({page, page + kPageBytes}), "");
+  }
+  munmap(shared, kPageBytes);
+  munmap(memory, kPageBytes);
+}
+
 TEST_F(MemoryEventsTest, AnotherOnesCalmIsNotItsOwn) {
   uint64_t epoch = 2;
   const std::set<int> before = userfaultfds();
   auto other = MemoryEvents::create(&epoch);
   ASSERT_TRUE(other.ok()) << other.status().message();
-  ASSERT_EQ(dup2(new_userfaultfd(before), number_), number_);
+  ASSERT_EQ(dup2(new_among(userfaultfds(), before), number_), number_);
   EXPECT_FALSE((*other)->changing());
   EXPECT_TRUE(events_->changing());
   events_.reset();
