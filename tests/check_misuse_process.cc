@@ -420,8 +420,30 @@ void clean_null_regions() {
   pair.close();
 }
 
+// Regions have addresses of their own: two may have the same, and one may have that of memory which
+// something else uses.
+void clean_own_addresses() {
+  Pair pair(Options{});
+  ibv_mr* regions[2];
+  for (int i = 0; i < 2; ++i) {
+    regions[i] = ibv_reg_mr(pair.domain, pair.in + i * kPageBytes, kPageBytes,
+                            kLocalWrite | IBV_ACCESS_ZERO_BASED);
+    need(regions[i] != nullptr, "zero-based region");
+    need(pair.post_receive({uint64_t{16} * static_cast<unsigned>(i), 64, regions[i]->lkey}) == 0,
+         "receive");
+  }
+  for (int i = 0; i < 2; ++i) {
+    need(pair.post(IBV_WR_SEND, pair.sge(64), IBV_SEND_SIGNALED) == 0, "send");
+    need(Pair::poll(pair.send_cq).status == IBV_WC_SUCCESS, "sent");
+    need(Pair::poll(pair.recv_cq).status == IBV_WC_SUCCESS, "received");
+  }
+  for (ibv_mr* region : regions) need(ibv_dereg_mr(region) == 0, "deregister");
+  pair.close();
+}
+
 void clean() {
   clean_null_regions();
+  clean_own_addresses();
   clean_transport({});
   clean_transport({.source_access = kAll});
   clean_transport({.type = IBV_QPT_UC});
@@ -467,6 +489,18 @@ void overlap_receives(uint32_t second_offset) {
   Pair pair;
   need(pair.post_receive(pair.receive_sge(256)) == 0, "receive");
   need(pair.post_receive(pair.receive_sge(256, second_offset)) == 0, "receive");
+  pair.close();
+}
+
+// The same memory by two regions, of which one has other addresses.
+void overlap_receives_of_two_regions() {
+  Pair pair;
+  need(ibv_dereg_mr(pair.out_region) == 0, "deregister");
+  pair.out_region =
+      ibv_reg_mr(pair.domain, pair.in, kPageBytes, kLocalWrite | IBV_ACCESS_ZERO_BASED);
+  need(pair.out_region != nullptr, "zero-based region");
+  need(pair.post_receive(pair.receive_sge(256)) == 0, "receive");
+  need(pair.post_receive({128, 256, pair.out_region->lkey}) == 0, "receive");
   pair.close();
 }
 
@@ -831,6 +865,7 @@ int main(int argc, char** argv) {
       {"buffer-changed-shared", [] { change_buffer({.source_access = kAll}, IBV_SEND_SIGNALED); }},
       {"buffer-changed-extended", change_extended},
       {"receive-overlap", [] { overlap_receives(128); }},
+      {"receive-overlap-of-regions", overlap_receives_of_two_regions},
       {"receive-same-buffer", [] { overlap_receives(0); }},
       {"full-pipe", [argv] { report_to_full_pipe(argv[2]); }},
       {"receive-over-send", receive_over_send},

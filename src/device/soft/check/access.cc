@@ -44,6 +44,16 @@ bool is_null_key(const RegionEntry* regions, uint32_t key, uint32_t domain) {
   return index < kMaxMemoryRegions && is_null_region(regions[index], key, domain);
 }
 
+uint64_t program_address(const RegionEntry* regions, uint64_t address, uint32_t key) {
+  const uint32_t index = region_index(key);
+  if (index >= kMaxMemoryRegions) return address;
+  const RegionEntry& entry = regions[index];
+  const uint64_t stamp = entry.stamp.load(std::memory_order_acquire);
+  if (stamp == 0 || static_cast<uint32_t>(stamp) != key) return address;
+  return entry.address.load(std::memory_order_relaxed) +
+         (address - entry.iova.load(std::memory_order_relaxed));
+}
+
 std::string explain_region(const RegionEntry* regions, uint64_t address, uint64_t length_bytes,
                            uint32_t key, uint32_t access, uint32_t domain) {
   const uint32_t index = region_index(key);

@@ -27,6 +27,10 @@ std::string explain_local(const RegionEntry* regions, const std::vector<Piece>& 
 // Whether the key names a region of ibv_alloc_null_mr(): pieces of it are no memory of the program.
 bool is_null_key(const RegionEntry* regions, uint32_t key, uint32_t domain);
 
+// Where the program has what a request names by `address` and `key`; `address` if the key is of no
+// region.
+uint64_t program_address(const RegionEntry* regions, uint64_t address, uint32_t key);
+
 // What the peer's region needs for the request, as an access flag; 0 if it needs none.
 uint32_t remote_access_of(ibv_wr_opcode opcode);
 

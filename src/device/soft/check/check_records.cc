@@ -63,7 +63,7 @@ void State::note_gone(const void* self, Type type, const void* place) {
 
 void State::forget_pieces(Ranges& ranges, const std::vector<Piece>& pieces) {
   for (const Piece& piece : pieces) {
-    if (piece.length_bytes != 0) ranges.remove(piece.address, piece.end());
+    if (piece.length_bytes != 0) ranges.remove(piece.begin, piece.end());
   }
 }
 
@@ -178,7 +178,7 @@ void check_released(State& all, const std::vector<Piece>& pieces, const std::str
     const auto found = all.regions.find(piece.lkey);
     if (found == all.regions.end()) continue;
     for (const RegionRecord::Released& released : found->second.released) {
-      if (piece.address >= released.end || released.begin >= piece.end()) continue;
+      if (piece.begin >= released.end || released.begin >= piece.end()) continue;
       all.report_later(
           {.kind = CheckKind::kUnmappedInUse,
            .place = place,

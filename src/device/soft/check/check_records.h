@@ -23,12 +23,13 @@
 namespace verbena::soft::check {
 
 struct Piece {
-  uint64_t address = 0;
+  uint64_t address = 0;  // as the request names it
   uint32_t length_bytes = 0;
   uint32_t lkey = 0;
+  uint64_t begin = 0;             // where the program has it: regions may have other addresses
   std::optional<uint64_t> sum{};  // at the post, where it is compared
   uint64_t written_before = 0;    // RangeUse::written at the post
-  uint64_t end() const { return address + length_bytes; }
+  uint64_t end() const { return begin + length_bytes; }
 };
 
 struct SendRecord {

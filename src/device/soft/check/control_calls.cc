@@ -114,8 +114,6 @@ void note_region(State& all, const ibv_mr& region) {
                       .lkey = region.lkey,
                       .access = own.access.load(std::memory_order_relaxed),
                       .released = {}};
-  // With other addresses in requests than in the program, buffers are not looked at.
-  if (own.iova.load(std::memory_order_relaxed) != begin) record.end = record.begin;
   note_region_bounds(record.begin, record.end);
   all.regions[region.lkey] = std::move(record);
 }

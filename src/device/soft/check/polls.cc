@@ -41,7 +41,7 @@ bool fits(ibv_wc_opcode completed, ibv_wr_opcode posted) {
 // Work of this process's own has written into the pieces, perhaps over sources of sends.
 void note_written(State& all, const std::vector<Piece>& pieces) {
   for (const Piece& piece : pieces) {
-    all.sources.for_overlaps(piece.address, piece.end(), [](uint64_t, uint64_t, RangeUse& use) {
+    all.sources.for_overlaps(piece.begin, piece.end(), [](uint64_t, uint64_t, RangeUse& use) {
       ++use.written;
       return true;
     });
@@ -50,15 +50,15 @@ void note_written(State& all, const std::vector<Piece>& pieces) {
 
 // Whether a change of the piece would be the program's own doing.
 bool is_programs_own(State& all, const Piece& piece) {
-  const RangeUse* use = all.sources.find(piece.address, piece.end());
+  const RangeUse* use = all.sources.find(piece.begin, piece.end());
   if (use == nullptr || use->written != piece.written_before) return false;
   bool filled = false;
   const auto stop = [&filled](uint64_t, uint64_t, RangeUse&) {
     filled = true;
     return false;
   };
-  all.receives.for_overlaps(piece.address, piece.end(), stop);
-  all.targets.for_overlaps(piece.address, piece.end(), stop);
+  all.receives.for_overlaps(piece.begin, piece.end(), stop);
+  all.targets.for_overlaps(piece.begin, piece.end(), stop);
   return !filled;
 }
 
@@ -137,7 +137,7 @@ void take_completion(State& all, const CqRecord& cq, const ibv_wc& wc,
 void check_unchanged(State& all, const CompletedSend& done) {
   for (const Piece& piece : done.send.pieces) {
     if (!piece.sum.has_value()) continue;
-    const std::optional<uint64_t> now = sum_buffer(piece.address, piece.length_bytes);
+    const std::optional<uint64_t> now = sum_buffer(piece.begin, piece.length_bytes);
     if (!now.has_value() || *now == *piece.sum) continue;
     all.report(
         {.kind = CheckKind::kBufferChanged,

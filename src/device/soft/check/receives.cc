@@ -15,15 +15,15 @@ namespace {
 // StateLock.
 void check_overlaps(State& all, const Piece& piece, const std::string& object, const void* place) {
   all.receives.for_overlaps(
-      piece.address, piece.end(), [&](uint64_t begin, uint64_t end, RangeUse& use) {
-        const bool same = begin == piece.address && end == piece.end();
+      piece.begin, piece.end(), [&](uint64_t begin, uint64_t end, RangeUse& use) {
+        const bool same = begin == piece.begin && end == piece.end();
         all.report_later(
             {.kind = same ? CheckKind::kReceiveSameBuffer : CheckKind::kReceiveOverlap,
              .place = place,
              .other_place = use.place,
              .what = same ? "a receive is posted into the buffer of another posted receive"
                           : "a receive's buffer overlaps that of another posted receive",
-             .object = fmt::format("{}, [{:#x}, {:#x}) and [{:#x}, {:#x})", object, piece.address,
+             .object = fmt::format("{}, [{:#x}, {:#x}) and [{:#x}, {:#x})", object, piece.begin,
                                    piece.end(), begin, end),
              .other = "other one",
              .hardware = "two messages that arrive before the first is taken overwrite each "
@@ -32,13 +32,13 @@ void check_overlaps(State& all, const Piece& piece, const std::string& object, c
         return same;  // those of other extents are still to come
       });
   all.sources.for_overlaps(
-      piece.address, piece.end(), [&](uint64_t begin, uint64_t end, RangeUse& use) {
+      piece.begin, piece.end(), [&](uint64_t begin, uint64_t end, RangeUse& use) {
         all.report_later({.kind = CheckKind::kReceiveOverSend,
                           .place = place,
                           .other_place = use.place,
                           .what = "a receive's buffer overlaps that of a send which is under way",
                           .object = fmt::format("{}, [{:#x}, {:#x}) and [{:#x}, {:#x})", object,
-                                                piece.address, piece.end(), begin, end),
+                                                piece.begin, piece.end(), begin, end),
                           .other = "send",
                           .hardware = "a message that arrives changes what is sent, or sent again",
                           .remedy = "give receives memory of their own"});
@@ -58,6 +58,7 @@ ReceiveRecord make_record(const ibv_recv_wr& wr, uint32_t max_pieces, const Regi
     piece.address = sge.addr;
     piece.length_bytes = sge.length;
     piece.lkey = sge.lkey;
+    piece.begin = program_address(regions, sge.addr, sge.lkey);
     receive.pieces.push_back(piece);
   }
   return receive;
@@ -67,7 +68,7 @@ void note_buffers(State& all, const ReceiveRecord& receive, const std::string& o
   check_released(all, receive.pieces, object, receive.place);
   for (const Piece& piece : receive.pieces) {
     check_overlaps(all, piece, object, receive.place);
-    all.receives.add(piece.address, piece.end(), receive.place);
+    all.receives.add(piece.begin, piece.end(), receive.place);
   }
 }
 

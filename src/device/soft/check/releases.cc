@@ -35,7 +35,7 @@ std::atomic<uint64_t> highest{0};
 constexpr size_t kMaxReleased = 16;  // of a region
 
 bool overlaps(const Piece& piece, uint64_t begin, uint64_t end) {
-  return piece.address < end && begin < piece.end();
+  return piece.begin < end && begin < piece.end();
 }
 
 bool is_at_work(const QpRecord& qp) {

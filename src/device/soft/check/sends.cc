@@ -43,7 +43,7 @@ bool is_compared(State& all, const Piece& piece) {
   const auto found = all.regions.find(piece.lkey);
   if (found == all.regions.end()) return false;
   const RegionRecord& region = found->second;
-  if (piece.address < region.begin || piece.end() > region.end) return false;
+  if (piece.begin < region.begin || piece.end() > region.end) return false;
   constexpr unsigned kOthers =
       IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
   return all.reports.options().buffers == CheckedBuffers::kAll || (region.access & kOthers) == 0;
@@ -96,10 +96,13 @@ void note_pieces(State& all, const Qp& device_qp, SendRecord& send, const ibv_se
   for (int i = 0; i < wr.num_sge; ++i) {
     const ibv_sge& sge = wr.sg_list[i];
     if (sge.length == 0 || is_null_key(device_qp.regions, sge.lkey, device_qp.domain)) continue;
-    Piece piece{.address = sge.addr, .length_bytes = sge.length, .lkey = sge.lkey};
-    RangeUse& use = all.ranges_of(send).add(piece.address, piece.end(), send.place);
+    Piece piece{.address = sge.addr,
+                .length_bytes = sge.length,
+                .lkey = sge.lkey,
+                .begin = program_address(device_qp.regions, sge.addr, sge.lkey)};
+    RangeUse& use = all.ranges_of(send).add(piece.begin, piece.end(), send.place);
     piece.written_before = use.written;
-    if (!fills && is_compared(all, piece)) piece.sum = sum_buffer(sge.addr, sge.length);
+    if (!fills && is_compared(all, piece)) piece.sum = sum_buffer(piece.begin, sge.length);
     send.pieces.push_back(piece);
   }
 }
