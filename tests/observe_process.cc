@@ -2,6 +2,7 @@
 //
 //   observe_process requests        one request of each kind over RC, UC and UD, in a fixed order
 //   observe_process writes COUNT    so many WRITEs of 64 B, then waits to be killed
+//   observe_process transports      a queue pair of each, then waits to be killed
 //   observe_process threads COUNT   the same from each of four threads, then in a forked child
 //   observe_process refused         requests that soft0 refuses
 //   observe_process networks        a context in a network that loses all, then one without any
@@ -296,6 +297,23 @@ void refused(const Node& node, Buffer& buffer) {
   }
 }
 
+void make_each_transport(const Node& node) {
+  ibv_cq* const cq = node.control().create_cq(node.device.get(), 1, nullptr, nullptr, 0);
+  REQUIRE(cq != nullptr);
+  for (const ibv_qp_type type :
+       {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND, IBV_QPT_RAW_PACKET}) {
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq;
+    init.qp_type = type;
+    init.cap = {.max_send_wr = 1,
+                .max_recv_wr = 1,
+                .max_send_sge = 1,
+                .max_recv_sge = 1,
+                .max_inline_data = 0};
+    REQUIRE(node.control().create_qp(node.domain.get(), &init) != nullptr);
+  }
+}
+
 // Opened one after the other, each has what it was opened with.
 void networks() {
   setenv("VERBENA_FAULT", "drop=1", 1);
@@ -377,6 +395,11 @@ int main(int argc, char** argv) {
   } else if (what == "writes") {
     const Pair kept(node, IBV_QPT_RC);
     write_often(node, buffer, count);
+    std::printf("done\n");
+    std::fflush(stdout);
+    pause();
+  } else if (what == "transports") {
+    make_each_transport(node);
     std::printf("done\n");
     std::fflush(stdout);
     pause();

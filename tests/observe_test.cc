@@ -546,6 +546,22 @@ TEST_F(ObserveTest, TopShowsWhatALivingProcessDoes) {
   EXPECT_EQ(top()["total"]["errors"], 2);
 }
 
+TEST_F(ObserveTest, TopNamesEachTransport) {
+  const std::map<std::string, std::string> place = environment();
+  ToolProcess observed({kObserved, "transports"}, place);
+  for (Waiter waiter; observed.out().find("done") == std::string::npos && observed.is_running();) {
+    waiter.idle();
+  }
+  const Outcome outcome =
+      ToolProcess({VERBENA_TOOL, "top", "--once", "--json", "--interval", "0.01"}, place).wait();
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::vector<std::string> transports;
+  const nlohmann::json seen = nlohmann::json::parse(outcome.out);
+  for (const nlohmann::json& queue_pair : seen["processes"].at(0)["queue_pairs"])
+    transports.push_back(queue_pair["transport"]);
+  EXPECT_THAT(transports, testing::ElementsAre("RC", "UC", "UD", "XRC", "raw"));
+}
+
 TEST_F(ObserveTest, TopEndsByInterruption) {
   ToolProcess top({VERBENA_TOOL, "top", "--interval", "0.01"}, environment());
   for (Waiter waiter; top.out().find("requests/s") == std::string::npos && top.is_running();) {

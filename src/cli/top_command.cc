@@ -70,7 +70,7 @@ uint64_t requests_of(const Counts& counts) {
 uint64_t errors_of(const Counts& counts) { return counts.errors + counts.receive_errors; }
 
 const char* transport_text(uint32_t transport) {
-  constexpr const char* kNames[] = {"?", "RC", "UC", "UD", "XRC", "XRC"};
+  constexpr const char* kNames[] = {"?", "RC", "UC", "UD", "XRC", "XRC", "raw"};
   return kNames[transport < std::size(kNames) ? transport : 0];
 }
 

@@ -33,7 +33,7 @@ struct WatchedQueuePair {
   int32_t pid;
   uint32_t number;
   uint32_t peer;       // number of the connected one, or 0
-  uint32_t transport;  // Transport: 1 RC, 2 UC, 3 UD, 4 XRC_SEND, 5 XRC_RECV
+  uint32_t transport;  // Transport: 1 RC, 2 UC, 3 UD, 4 XRC_SEND, 5 XRC_RECV, 6 RAW_PACKET
   uint32_t state;      // ibv_qp_state
   Counts counts;
 };
