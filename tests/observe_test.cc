@@ -627,6 +627,15 @@ TEST_F(ObserveRunTest, OptionsReachTheProgram) {
   EXPECT_EQ(parse_pcap(scratch_.file("p.pcap"), 128).size(), 34u);
 }
 
+TEST_F(ObserveRunTest, FilesLieWhereTheProgramWasStarted) {
+  std::filesystem::create_directory(scratch_.file("elsewhere"));
+  const Outcome outcome = run({"--trace", "t.json", "--pcap=p.%p.pcap", "--", "sh", "-c",
+                               "cd elsewhere && exec \"$0\" requests", kObserved});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(slices_in(scratch_.file("t.json"), "send").size(), 18u);
+  EXPECT_TRUE(std::filesystem::is_empty(scratch_.file("elsewhere")));
+}
+
 TEST_F(ObserveRunTest, SysfsHasTheCounters) {
   ASSERT_EQ(observe({"requests"}, environment()).exit_code, 0);
   const Outcome outcome =

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "src/base/device_settings.h"
@@ -34,19 +36,29 @@ Status check_snap(std::string_view value) {
 Status check_file(std::string_view value) { return check_private_file(std::string(value)); }
 Status empty_file(std::string_view value) { return prepare_private_file(std::string(value)); }
 
+// The program may change its directory. In the name of the present one, "%p" is no number.
+std::string whole_path_of(std::string_view value) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::current_path(error);
+  if (error || folder.string().find("%p") != std::string::npos) return std::string(value);
+  return (folder / value).string();
+}
+
 constexpr RunOption kOptions[] = {
     {.name = "--trace",
      .variable = "VERBENA_TRACE",
      .placeholder = "FILE",
      .help = "Write work requests, from post to completion, for ui.perfetto.dev; see below",
      .check = check_file,
-     .prepare = empty_file},
+     .prepare = empty_file,
+     .variable_of = whole_path_of},
     {.name = "--pcap",
      .variable = "VERBENA_PCAP",
      .placeholder = "FILE",
      .help = "Write requests and answers as RoCEv2 packets, for Wireshark; see below",
      .check = check_file,
-     .prepare = empty_file},
+     .prepare = empty_file,
+     .variable_of = whole_path_of},
     {.name = "--pcap-snap",
      .variable = "VERBENA_PCAP_SNAP",
      .placeholder = "BYTES (65535)",
