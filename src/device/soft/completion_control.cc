@@ -13,6 +13,7 @@
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/of_process.h"
 
 namespace verbena::soft {
 namespace {
@@ -20,16 +21,17 @@ namespace {
 std::atomic<uint32_t> next_queue{0};
 
 // Which queue an event's cookie means, so that a late event of a destroyed queue is dropped.
-std::mutex queues_mutex;
-std::unordered_map<uint64_t, Cq*>& live_queues() {
-  static auto* queues = new std::unordered_map<uint64_t, Cq*>;
-  return *queues;
-}
+struct LiveQueues {
+  std::mutex mutex;
+  std::unordered_map<uint64_t, Cq*> by_cookie;
+};
+LiveQueues& live_queues() { return of_process<LiveQueues>(); }
 
 // Takes the events of queues that are gone out of the channel, which would wake those who wait for
 // it though there is nothing for them. What a sender rings late is dropped by get_cq_event().
 void drop_waiting_events(const Channel& channel) {
-  const std::lock_guard guard(queues_mutex);
+  LiveQueues& live = live_queues();
+  const std::lock_guard guard(live.mutex);
   // Another open file, since O_NONBLOCK of the channel's descriptor is the program's to set.
   const int take_fd = open(fmt::format("/proc/self/fd/{}", channel.read_fd).c_str(),
                            O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -37,7 +39,7 @@ void drop_waiting_events(const Channel& channel) {
   std::vector<uint64_t> kept;
   uint64_t cookie = 0;
   while (read(take_fd, &cookie, sizeof(cookie)) == sizeof(cookie)) {
-    if (live_queues().contains(cookie)) kept.push_back(cookie);
+    if (live.by_cookie.contains(cookie)) kept.push_back(cookie);
   }
   close(take_fd);
   // There is room: so much was there a moment ago, and a queue rings once until it is armed again.
@@ -127,8 +129,9 @@ ibv_cq* create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_chan
   }
   as_context(context).users.fetch_add(1);
   make_valid(*cq, context);
-  std::lock_guard guard(queues_mutex);
-  live_queues()[cq->id] = cq;
+  LiveQueues& live = live_queues();
+  std::lock_guard guard(live.mutex);
+  live.by_cookie[cq->id] = cq;
   return &cq->verbs;
 }
 
@@ -139,8 +142,9 @@ int destroy_cq(ibv_cq* verbs) {
     return fail(EBUSY, "soft0: the completion queue still has queue pairs; destroy them first");
   }
   {
-    std::lock_guard guard(queues_mutex);
-    live_queues().erase(cq.id);
+    LiveQueues& live = live_queues();
+    std::lock_guard guard(live.mutex);
+    live.by_cookie.erase(cq.id);
   }
   cq.completion_events.settle();
   if (cq.channel != nullptr) {
@@ -161,8 +165,9 @@ int destroy_cq(ibv_cq* verbs) {
 }
 
 void ring_abandoned_channels(const Rnic& rnic) {
-  std::lock_guard guard(queues_mutex);
-  for (const auto& [id, cq] : live_queues()) {
+  LiveQueues& live = live_queues();
+  std::lock_guard guard(live.mutex);
+  for (const auto& [id, cq] : live.by_cookie) {
     if (cq->rnic == &rnic) ring_abandoned_channel(*cq);
   }
 }
@@ -174,9 +179,10 @@ int get_cq_event(ibv_comp_channel* from, ibv_cq** verbs, void** cq_context) {
     uint64_t cookie = 0;
     const ssize_t got = read(channel.read_fd, &cookie, sizeof(cookie));
     if (got != sizeof(cookie)) return -1;
-    std::lock_guard guard(queues_mutex);
-    auto found = live_queues().find(cookie);
-    if (found == live_queues().end() || found->second->channel != &channel) {
+    LiveQueues& live = live_queues();
+    std::lock_guard guard(live.mutex);
+    auto found = live.by_cookie.find(cookie);
+    if (found == live.by_cookie.end() || found->second->channel != &channel) {
       // An event of a queue that is gone. Go on only if the next read may not block unasked.
       pollfd more{.fd = channel.read_fd, .events = POLLIN, .revents = 0};
       if ((fcntl(channel.read_fd, F_GETFL) & O_NONBLOCK) == 0 || poll(&more, 1, 0) > 0) continue;

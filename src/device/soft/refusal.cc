@@ -9,6 +9,7 @@
 
 #include "src/base/log.h"
 #include "src/base/runtime.h"
+#include "src/device/soft/of_process.h"
 #include "src/device/soft/opcode_text.h"
 #include "src/device/soft/queue_pair_attributes.h"
 #include "src/device/soft/rc.h"
@@ -19,19 +20,23 @@
 namespace verbena::soft {
 namespace {
 
+struct RefusalLines {
+  static constexpr uint32_t kPerPeriod = 5;
+  static constexpr uint64_t kPeriodNs = 1'000'000'000;
+  std::mutex mutex;
+  LogRateLimit rate_limit{kPerPeriod, kPeriodNs};
+};
+
 // Keeps errno: a refused verb returns its error, and programs look at both.
 template <typename Text>
 void log_rarely(const char* verb, int error, Text&& text) {
   if (!log_enabled(LogLevel::kInfo)) return;
-  constexpr uint32_t kRefusalsPerPeriod = 5;
-  constexpr uint64_t kRefusalPeriodNs = 1'000'000'000;
-  static std::mutex mutex;
-  static LogRateLimit rate_limit(kRefusalsPerPeriod, kRefusalPeriodNs);
   const int before = errno;
   {
-    const std::lock_guard guard(mutex);
+    auto& lines = of_process<RefusalLines>();
+    const std::lock_guard guard(lines.mutex);
     uint64_t suppressed = 0;
-    if (rate_limit.allow(machine_now_ns(), &suppressed)) {
+    if (lines.rate_limit.allow(machine_now_ns(), &suppressed)) {
       const std::string more =
           suppressed == 0 ? "" : fmt::format(" ({} lines left out before)", suppressed);
       log_info("{} returned {}: soft0: {}{}", verb,

@@ -12,6 +12,7 @@
 #include "src/device/soft/control.h"
 #include "src/device/soft/extended.h"
 #include "src/device/soft/objects.h"
+#include "src/device/soft/of_process.h"
 #include "src/device/soft/page_probe.h"
 #include "src/device/soft/region_memory.h"
 
@@ -298,14 +299,21 @@ int dereg_mr(ibv_mr* verbs) {
   return 0;
 }
 
+namespace {
+
+struct OneAtATime {
+  std::mutex mutex;
+};
+
+}  // namespace
+
 // The keys stay. What is not changed is as at the registration; so is the offset of addresses.
 int rereg_mr(ibv_mr* verbs, int flags, ibv_pd* pd, void* address, size_t length_bytes, int access) {
   const auto refuse = [](int error, const std::string& message) {
     fail(error, message);
     return IBV_REREG_MR_ERR_INPUT;
   };
-  static auto* mutex = new std::mutex;  // used until the process ends
-  const std::lock_guard one_at_a_time(*mutex);
+  const std::lock_guard one_at_a_time(of_process<OneAtATime>().mutex);
   if (check_valid<Region>(verbs) != 0) return IBV_REREG_MR_ERR_INPUT;
   Region& region = as_region(verbs);
   if (flags == 0 || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) != 0) {

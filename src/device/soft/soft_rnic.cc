@@ -12,6 +12,7 @@
 #include "src/device/soft/extended.h"
 #include "src/device/soft/layers/layers.h"
 #include "src/device/soft/observe/watch.h"
+#include "src/device/soft/of_process.h"
 #include "src/device/soft/pages/page_share.h"
 #include "src/device/soft/poll_pause.h"
 #include "src/device/soft/presentation.h"
@@ -22,19 +23,27 @@
 
 namespace verbena::soft {
 
+namespace {
+
+struct ControlLines {
+  static constexpr uint32_t kPerPeriod = 5;
+  static constexpr uint64_t kPeriodNs = 1'000'000'000;
+  std::mutex mutex;
+  LogRateLimit rate_limit{kPerPeriod, kPeriodNs};
+};
+
+}  // namespace
+
 void report_refusal(const char* verb) {
-  constexpr uint32_t kLinesPerPeriod = 5;
-  constexpr uint64_t kPeriodNs = 1'000'000'000;
   const int error = errno;
   const char* reason = control().last_error();
   if (*reason == '\0') {
     log_info("{}: {}; soft0 gave no other reason", verb, strerror(error));
   } else if (log_enabled(LogLevel::kError)) {
-    static std::mutex mutex;
-    static LogRateLimit rate_limit(kLinesPerPeriod, kPeriodNs);
-    const std::lock_guard guard(mutex);
+    auto& lines = of_process<ControlLines>();
+    const std::lock_guard guard(lines.mutex);
     uint64_t suppressed = 0;
-    if (rate_limit.allow(now_ns(), &suppressed)) log_error("{}: {}", verb, reason);
+    if (lines.rate_limit.allow(now_ns(), &suppressed)) log_error("{}: {}", verb, reason);
   }
   errno = error;
 }

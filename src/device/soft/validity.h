@@ -16,10 +16,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <new>
+
+#include "src/device/soft/of_process.h"
 
 namespace verbena::soft {
 
@@ -102,21 +104,26 @@ int check_valid(const Public* verbs) {
   return 0;
 }
 
+template <typename Object>
+struct Shells {
+  std::mutex mutex;
+  std::list<std::unique_ptr<Object>> latest;
+};
+
 // Destroys `object` (which new made) but for its shell. `prepare` makes the shell refuse what does
 // not ask check_valid().
 template <typename Object, typename Prepare>
 void retire(Object* object, Prepare&& prepare) {
   constexpr size_t kShells = 64;
-  static auto* mutex = new std::mutex;  // used until the process ends
-  static auto* shells = new std::deque<std::unique_ptr<Object>>;
   const auto verbs = object->verbs;
   std::destroy_at(object);
   std::unique_ptr<Object> shell(new (object) Object);
   shell->verbs = verbs;
   prepare(*shell);
-  const std::lock_guard guard(*mutex);
-  shells->push_back(std::move(shell));
-  if (shells->size() > kShells) shells->pop_front();
+  auto& shells = of_process<Shells<Object>>();
+  const std::lock_guard guard(shells.mutex);
+  shells.latest.push_back(std::move(shell));
+  if (shells.latest.size() > kShells) shells.latest.pop_front();
 }
 template <typename Object>
 void retire(Object* object) {
