@@ -5,6 +5,7 @@
 //   observe_process transports      a queue pair of each, then waits to be killed
 //   observe_process threads COUNT   the same from each of four threads, then in a forked child
 //   observe_process refused         requests that soft0 refuses
+//   observe_process early           a request before RTS, which is refused, then a WRITE
 //   observe_process networks        a context in a network that loses all, then one without any
 //   observe_process gone            posts to objects that were destroyed with their context
 #include <infiniband/verbs.h>
@@ -41,6 +42,7 @@ void require(bool holds, const char* what) {
 #define REQUIRE(condition) require((condition), #condition)
 
 constexpr uint32_t kQkey = 0x1234;
+bool posts_early = false;  // also before queue pairs are in RTS
 
 // Two queue pairs of one type, connected to each other.
 struct Pair {
@@ -90,6 +92,7 @@ struct Pair {
     int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
     mask |= datagram ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
     REQUIRE(node.control().modify_qp(qp, &attributes, mask) == 0);
+    if (posts_early) REQUIRE(post(qp, {.id = 1}) == EINVAL);
     attributes.qp_state = IBV_QPS_RTR;
     attributes.path_mtu = IBV_MTU_1024;
     attributes.dest_qp_num = to;
@@ -297,6 +300,16 @@ void refused(const Node& node, Buffer& buffer) {
   }
 }
 
+void write_after_early_post(const Node& node, Buffer& buffer) {
+  posts_early = true;
+  const Pair pair(node, IBV_QPT_RC);
+  SendRequest request{.id = 2, .opcode = IBV_WR_RDMA_WRITE, .sges = {buffer.sge(0, 8)}};
+  request.remote_address = buffer.address(kTargetAt);
+  request.rkey = buffer.key();
+  REQUIRE(post(pair.qps[0], std::move(request)) == 0);
+  pair.take(1);
+}
+
 void make_each_transport(const Node& node) {
   ibv_cq* const cq = node.control().create_cq(node.device.get(), 1, nullptr, nullptr, 0);
   REQUIRE(cq != nullptr);
@@ -403,6 +416,8 @@ int main(int argc, char** argv) {
     std::printf("done\n");
     std::fflush(stdout);
     pause();
+  } else if (what == "early") {
+    write_after_early_post(node, buffer);
   } else if (what == "refused") {
     refused(node, buffer);
   }

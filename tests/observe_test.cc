@@ -409,6 +409,14 @@ TEST_F(ObserveTest, PacketsAreThoseOfRoce) {
   EXPECT_EQ(messages, 11u);
 }
 
+TEST_F(ObserveTest, SequenceNumbersBeginWhereTheQueuePairsDo) {
+  const std::string file = scratch_.file("p.pcap");
+  ASSERT_EQ(observe({"early"}, environment({{"VERBENA_PCAP", file}})).exit_code, 0);
+  const std::vector<Packet> packets = parse_pcap(file);
+  ASSERT_EQ(packets.size(), 2u);  // a WRITE and its acknowledgement
+  EXPECT_EQ(packets[0].psn, 0xfffffeu);
+}
+
 TEST_F(ObserveTest, PacketsAreCutAtTheSnapLength) {
   const std::string file = scratch_.file("p.pcap");
   ASSERT_EQ(

@@ -143,11 +143,18 @@ class SendNotes {
   uint32_t count_ = 0;
 };
 
+// Whether something may be accepted: a destroyed queue pair has no depth, and before RTS all is
+// refused, and the first sequence number not known.
+bool may_accept(const Qp& qp) {
+  const ibv_qp_state state = qp.state.load(std::memory_order_relaxed);
+  return qp.send_depth != 0 && state != IBV_QPS_RESET && state != IBV_QPS_INIT &&
+         state != IBV_QPS_RTR;
+}
+
 int observe_post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad) {
   Observer* observer = Observer::current();
   Qp& qp = as_qp(verbs);
-  // A destroyed queue pair has no depth.
-  if (observer == nullptr || qp.send_depth == 0) return next_layer_of(qp).post_send(verbs, wr, bad);
+  if (observer == nullptr || !may_accept(qp)) return next_layer_of(qp).post_send(verbs, wr, bad);
   SendNotes notes(*observer, qp);
   for (const ibv_send_wr* at = wr; at != nullptr; at = at->next) notes.add(*at);
   const int error = next_layer_of(qp).post_send(verbs, wr, bad);
@@ -163,7 +170,7 @@ int observe_wr_complete(ibv_qp_ex* verbs) {
   Observer* observer = Observer::current();
   Qp& qp = as_qp(&verbs->qp_base);
   if (observer == nullptr || qp.batch == nullptr || !qp.batch->started() ||
-      qp.batch->error() != 0 || qp.batch->count() == 0) {
+      qp.batch->error() != 0 || qp.batch->count() == 0 || !may_accept(qp)) {
     return next_layer_of(qp).wr_complete(verbs);
   }
   SendNotes notes(*observer, qp);
