@@ -1,4 +1,5 @@
 // `verbena run --check`: each kind of misuse is told by its name, and what is right is not told of.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -171,6 +172,12 @@ TEST_F(CheckTest, NamesTheMissingFlag) {
 TEST_F(CheckTest, SaysByHowMuchARegionIsMissed) {
   EXPECT_NE(run_checked("remote-range").log.find("the access ends 48 bytes behind its end"),
             std::string::npos);
+}
+
+// So that the file's name can be told from the line's, and copied.
+TEST_F(CheckTest, SetsPlacesApart) {
+  EXPECT_THAT(run_checked("receive-overlap").log, testing::HasSubstr("\n  other one: /"));
+  EXPECT_THAT(run_checked("destroy-order").log, testing::HasSubstr("\n  user made: /"));
 }
 
 TEST_F(CheckTest, CountsWhatIsLeftOfOnePlace) {

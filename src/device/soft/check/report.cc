@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMaxPlaces = 200;
 
 void add_line(std::string& text, const char* name, const std::string& value) {
-  if (!value.empty()) text += fmt::format("  {:<10}{}\n", name, value);
+  if (!value.empty()) text += fmt::format("  {:<9} {}\n", name, value);
 }
 
 Finding with_places(Finding finding) {
