@@ -12,6 +12,7 @@
 
 #include "src/base/runtime.h"
 #include "tests/support/own_port.h"
+#include "tests/support/perftest.h"
 #include "tests/support/tool_process.h"
 #include "tests/support/words.h"
 
@@ -249,19 +250,16 @@ class InterposePairTest : public InterposeTest, public ::testing::WithParamInter
 
 std::string pair_name(const ::testing::TestParamInfo<Pair>& info) { return info.param.name; }
 
-// perftest measures how fast the cycle counter runs, and gives up where the CPU was taken from it
-// meanwhile.
-bool gave_up_on_the_clock(Program& program) {
-  return program.exit_code() != 0 &&
-         program.output().find("Can't produce a report") != std::string::npos;
+bool gave_up(Program& program) {
+  return test::perftest_gave_up(program.exit_code(), program.output());
 }
 
 TEST_P(InterposePairTest, Runs) {
-  for (int attempt = 1; attempt <= 20; ++attempt) {
+  for (int attempt = 0; attempt < test::kPerftestAttempts; ++attempt) {
     start();
     if (HasFatalFailure()) return;
-    const bool client_gave_up = gave_up_on_the_clock(*client_);
-    if (!gave_up_on_the_clock(*server_) && !client_gave_up) break;
+    const bool client_gave_up = gave_up(*client_);
+    if (!gave_up(*server_) && !client_gave_up) break;
   }
   EXPECT_EQ(client_->exit_code(), 0) << client_->description() << server_->description();
   EXPECT_EQ(server_->exit_code(), 0) << server_->description();
