@@ -3,7 +3,11 @@
 
 #include <pthread.h>
 
+#include <cstdint>
 #include <memory>
+#include <mutex>
+
+#include "src/base/log.h"
 
 namespace verbena::soft {
 
@@ -18,7 +22,10 @@ class OfProcess {
 
  private:
   static Part* make() {
-    pthread_atfork(nullptr, nullptr, [] { std::construct_at(kPart); });
+    // A fork may come before the part is there.
+    pthread_atfork(nullptr, nullptr, [] {
+      if (kPart != nullptr) std::construct_at(kPart);
+    });
     return new Part;
   }
   static inline Part* const kPart = make();
@@ -29,5 +36,13 @@ template <typename Part>
 Part& of_process() {
   return OfProcess<Part>::get();
 }
+
+// A few lines a second. Each kind is a type of its own, which inherits it.
+struct RareLines {
+  static constexpr uint32_t kPerPeriod = 5;
+  static constexpr uint64_t kPeriodNs = 1'000'000'000;
+  std::mutex mutex;
+  LogRateLimit rate_limit{kPerPeriod, kPeriodNs};
+};
 
 }  // namespace verbena::soft

@@ -20,12 +20,7 @@
 namespace verbena::soft {
 namespace {
 
-struct RefusalLines {
-  static constexpr uint32_t kPerPeriod = 5;
-  static constexpr uint64_t kPeriodNs = 1'000'000'000;
-  std::mutex mutex;
-  LogRateLimit rate_limit{kPerPeriod, kPeriodNs};
-};
+struct RefusalLines : RareLines {};
 
 // Keeps errno: a refused verb returns its error, and programs look at both.
 template <typename Text>

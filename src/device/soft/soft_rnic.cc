@@ -25,12 +25,7 @@ namespace verbena::soft {
 
 namespace {
 
-struct ControlLines {
-  static constexpr uint32_t kPerPeriod = 5;
-  static constexpr uint64_t kPeriodNs = 1'000'000'000;
-  std::mutex mutex;
-  LogRateLimit rate_limit{kPerPeriod, kPeriodNs};
-};
+struct ControlLines : RareLines {};
 
 }  // namespace
 
