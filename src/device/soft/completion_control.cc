@@ -151,6 +151,7 @@ int destroy_cq(ibv_cq* verbs) {
     drop_waiting_events(*cq.channel);
     end_use(cq.channel->users);
   }
+  if (cq.parent_domain != nullptr) end_use(cq.parent_domain->users);
   drop_events_of(verbs->context, &cq);
   cq.async_events.settle();
   cq.rnic->free_completion_queue(cq.shared);

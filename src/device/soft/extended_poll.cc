@@ -122,10 +122,12 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
                     "flags {:#x}; it has {:#x} and {:#x}",
                     init->comp_mask, flags, kCqInitFields, kCqFlags));
   }
+  Domain* parent_domain = nullptr;
   if ((init->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0) {
     if (check_valid<Domain>(init->parent_domain) != 0) return nullptr;
-    if (as_domain(init->parent_domain).parent == nullptr) {
-      fail(EINVAL, "soft0: a completion queue can be of a parent domain only");
+    parent_domain = &as_domain(init->parent_domain);
+    if (parent_domain->parent == nullptr || init->parent_domain->context != context) {
+      fail(EINVAL, "soft0: a completion queue can be of a parent domain of its context only");
       return nullptr;
     }
   }
@@ -139,6 +141,10 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
                             static_cast<int>(init->comp_vector));
   if (verbs == nullptr) return nullptr;
   Cq& cq = as_cq(verbs);
+  if (parent_domain != nullptr) {
+    cq.parent_domain = parent_domain;
+    parent_domain->users.fetch_add(1);
+  }
   // A thread domain is the program's word, too.
   cq.poll.single_threaded = (flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0;
   cq.poll.fields = init->wc_flags;

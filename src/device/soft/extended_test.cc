@@ -661,6 +661,14 @@ TEST_F(ExtendedTest, AParentDomainIsItsDomain) {
   EXPECT_EQ(next().status, IBV_WC_SUCCESS);
   EXPECT_EQ(dealloc_pd(domain), EBUSY);
   EXPECT_EQ(dereg_mr(region), 0);
+  ibv_cq_init_attr_ex init{};
+  init.cqe = 4;
+  init.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
+  init.parent_domain = domain;
+  ibv_cq_ex* queue = ibv_create_cq_ex(context_, &init);
+  ASSERT_NE(queue, nullptr);
+  EXPECT_EQ(dealloc_pd(domain), EBUSY);
+  EXPECT_EQ(destroy_cq(ibv_cq_ex_to_cq(queue)), 0);
   EXPECT_EQ(dealloc_pd(domain), 0);
   EXPECT_EQ(ibv_dealloc_td(attributes.td), 0);
 }

@@ -199,6 +199,7 @@ struct Cq {
   EventCount completion_events;
   EventCount async_events;
   std::atomic<uint32_t> users{0};
+  Domain* parent_domain = nullptr;  // of ibv_create_cq_ex()
   ExtendedPoll poll;
   bool is_intact() const { return verbs.channel == public_part<ibv_comp_channel>(channel); }
 };
