@@ -18,10 +18,19 @@ struct Way {
 
 std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
 
+void last_byte_last(std::byte* to, const std::byte* from, size_t bytes) {
+  copy_last_byte_last(to, from, bytes, false);
+}
+void streamed_last_byte_last(std::byte* to, const std::byte* from, size_t bytes) {
+  copy_last_byte_last(to, from, bytes, true);
+}
+
 class CopyTest : public testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(Ways, CopyTest,
                          testing::Values(Way{"small", copy_small}, Way{"bytes", copy_bytes},
-                                         Way{"last_byte_last", copy_last_byte_last}),
+                                         Way{"streamed", stream_bytes},
+                                         Way{"last_byte_last", last_byte_last},
+                                         Way{"streamed_last_byte_last", streamed_last_byte_last}),
                          testing::PrintToStringParamName());
 
 TEST_P(CopyTest, CopiesExactlyTheBytes) {
@@ -43,7 +52,10 @@ TEST_P(CopyTest, CopiesExactlyTheBytes) {
 }
 
 // A thread that polls the last byte finds all others.
-TEST(LastByteTest, LandsLastForAPollingThread) {
+class LastByteTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Streams, LastByteTest, testing::Bool(), testing::PrintToStringParamName());
+
+TEST_P(LastByteTest, LandsLastForAPollingThread) {
 #if VERBENA_THREAD_SANITIZER
   GTEST_SKIP() << "the bytes before the last are no atomics, which is the point";
 #endif
@@ -72,7 +84,7 @@ TEST(LastByteTest, LandsLastForAPollingThread) {
       Waiter waiter;
       while (turn.load(std::memory_order_acquire) != round) waiter.idle();
       if (round == rounds) return;
-      copy_last_byte_last(target + next.offset, source, next.size);
+      copy_last_byte_last(target + next.offset, source, next.size, GetParam());
     }
   });
   uint64_t wrong = 0;

@@ -66,7 +66,7 @@ Copy write_piece_in_parts(Qp& qp, const RegionView& view, uint64_t offset, const
         return Copy::kDone;
       return qp.peer.memory->has_ended() ? Copy::kShut : Copy::kRefused;
     }
-    copy_last_byte_last(view.base + offset + at, source, part);
+    write_part(qp.peer.copy_choice, view.base + offset + at, source, part);
     return Copy::kDone;
   });
 }

@@ -26,11 +26,18 @@ enum class Copy : uint8_t {
 inline constexpr uint32_t kPrefetchedBytes = 16 * 1024;
 inline constexpr uint32_t kPrefetchedPieceBytes = 1536;
 
-// Writes all pieces to consecutive bytes of the peer, the last byte last. At most
-// RegionView::at_once_bytes.
-inline void write_peer(const RegionView& view, uint64_t offset, const Pieces& pieces) {
-  std::byte* at = view.base + offset;
-  if (pieces.count > 1 && pieces.size_bytes <= kPrefetchedBytes) {
+// Consecutive bytes of at most RegionView::at_once_bytes, the last byte last.
+inline void write_part(CopyChoice& choice, std::byte* destination, const std::byte* source,
+                       uint32_t size_bytes) {
+  if (size_bytes <= CopyChoice::kShortBytes) {
+    return copy_last_byte_last(destination, source, size_bytes, false);
+  }
+  choice.copy(destination, size_bytes,
+              [=](bool streams) { copy_last_byte_last(destination, source, size_bytes, streams); });
+}
+
+inline void write_pieces(std::byte* at, const Pieces& pieces, bool streams) {
+  if (pieces.count > 1 && pieces.size_bytes <= kPrefetchedBytes && !streams) {
     std::byte* place = at;
     for (uint32_t i = 0; i < pieces.count; ++i) {
       const uint32_t size_bytes = pieces.list[i].size_bytes;
@@ -39,11 +46,20 @@ inline void write_peer(const RegionView& view, uint64_t offset, const Pieces& pi
     }
   }
   for (uint32_t i = 0; i + 1 < pieces.count; ++i) {
-    copy_bytes(at, pieces.list[i].bytes, pieces.list[i].size_bytes);
+    copy_either(at, pieces.list[i].bytes, pieces.list[i].size_bytes, streams);
     at += pieces.list[i].size_bytes;
   }
   const Piece& last = pieces.list[pieces.count - 1];
-  copy_last_byte_last(at, last.bytes, last.size_bytes);
+  copy_last_byte_last(at, last.bytes, last.size_bytes, streams);
+}
+
+// Writes all pieces to consecutive bytes of the peer, the last byte last. At most
+// RegionView::at_once_bytes.
+inline void write_peer(CopyChoice& choice, const RegionView& view, uint64_t offset,
+                       const Pieces& pieces) {
+  std::byte* const at = view.base + offset;
+  if (pieces.size_bytes <= CopyChoice::kShortBytes) return write_pieces(at, pieces, false);
+  choice.copy(at, pieces.size_bytes, [&](bool streams) { write_pieces(at, pieces, streams); });
 }
 
 inline void read_peer(const RegionView& view, uint64_t offset, const Pieces& pieces) {

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "src/base/shared_memory.h"
+#include "src/device/soft/copy_choice.h"
 #include "src/device/soft/layout.h"
 #include "src/device/soft/peer.h"
 #include "src/device/soft/write_stride.h"
@@ -122,6 +123,7 @@ struct PeerQp {
   // Of XRC, by number; `srq`, `cq`, `memory`, `regions` and the domains are those of the last used.
   std::unordered_map<uint32_t, XrcTarget> targets;
   WriteStride write_stride;
+  CopyChoice copy_choice;
   static constexpr uint32_t kViews = 32;
   std::array<RegionView, kViews> views;
 

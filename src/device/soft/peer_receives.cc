@@ -125,7 +125,7 @@ Copy scatter(Qp& qp, const SharedReceive& receive, const Pieces& pieces, Request
       if (drops) [[unlikely]] {
         // Nobody reads it.
       } else if (part <= view->at_once_bytes) [[likely]] {
-        copy_bytes(view->base + offset, bytes, part);
+        write_part(peer.copy_choice, view->base + offset, bytes, part);
       } else if (const Copy copied = write_piece_in_parts(qp, *view, offset, {bytes, part}, own);
                  copied != Copy::kDone) {
         return copied;

@@ -7,6 +7,7 @@
 #include "src/device/soft/control.h"
 #include "src/device/soft/flight.h"
 #include "src/device/soft/gather_list.h"
+#include "src/device/soft/peer_memory.h"
 #include "src/device/soft/peer_receives.h"
 #include "src/device/soft/rc.h"
 #include "src/device/soft/rc_target.h"
@@ -33,7 +34,8 @@ inline uint32_t write_at_once(Qp& qp, const ibv_send_wr& wr, bool is_inline) {
   const RegionView* const view = target_of(qp, wr, size_bytes, IBV_ACCESS_REMOTE_WRITE);
   if (view == nullptr || size_bytes > view->at_once_bytes) return 0;
   const uint64_t address = wr.wr.rdma.remote_addr;
-  copy_last_byte_last(view->base + (address - view->iova), source, size_bytes);
+  std::byte* const at = view->base + (address - view->iova);
+  write_part(qp.peer.copy_choice, at, source, size_bytes);
   prefetch_next(qp.peer, *view, address, size_bytes);
   return size_bytes;
 }
@@ -113,8 +115,15 @@ bool write_now(ibv_qp* verbs, const void* bytes, uint32_t size_bytes, uint64_t r
   if (view == nullptr || size_bytes > view->at_once_bytes) return false;
   std::byte* const at = view->base + (remote_address - view->iova);
   if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return false;
-  copy_last_word_last(at, static_cast<const std::byte*>(bytes), size_bytes);
-  prefetch_at(*view, next_address, size_bytes);
+  const auto* const source = static_cast<const std::byte*>(bytes);
+  if (size_bytes <= CopyChoice::kShortBytes) {
+    copy_last_word_last(at, source, size_bytes, false);
+    prefetch_at(*view, next_address, size_bytes);
+  } else {
+    qp.peer.copy_choice.copy(at, size_bytes, [=](bool streams) {
+      copy_last_word_last(at, source, size_bytes, streams);
+    });
+  }
   ++qp.counters->requests[IBV_WR_RDMA_WRITE];
   qp.counters->bytes += size_bytes;
   return true;

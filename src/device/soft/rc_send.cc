@@ -146,7 +146,7 @@ Execution execute_write(Qp& qp, const ibv_send_wr& wr) {
   if (view != nullptr) {
     const uint64_t offset = wr.wr.rdma.remote_addr - view->iova;
     if (pieces.size_bytes <= view->at_once_bytes) [[likely]] {
-      write_peer(*view, offset, pieces);
+      write_peer(qp.peer.copy_choice, *view, offset, pieces);
       prefetch_next(qp.peer, *view, wr.wr.rdma.remote_addr, pieces.size_bytes);
     } else {
       RequestMemory own(qp, wr, pieces, ended);

@@ -117,9 +117,19 @@ Delivery deliver_datagram(Qp& qp, Destination& destination, const DatagramMessag
     copy_small(at, message.grh.data(), kGrhBytes);
     at += kGrhBytes;
   }
-  for (uint32_t i = 0; i < message.pieces.count; ++i) {
-    copy_bytes(at, message.pieces.list[i].bytes, message.pieces.list[i].size_bytes);
-    at += message.pieces.list[i].size_bytes;
+  const auto copy_pieces = [&message, at](bool streams) {
+    std::byte* place = at;
+    for (uint32_t i = 0; i < message.pieces.count; ++i) {
+      const Piece& piece = message.pieces.list[i];
+      copy_either(place, piece.bytes, piece.size_bytes, streams);
+      place += piece.size_bytes;
+    }
+    if (streams) end_streaming();
+  };
+  if (message.pieces.size_bytes <= CopyChoice::kShortBytes) {
+    copy_pieces(false);
+  } else {
+    qp.peer.copy_choice.copy(at, message.pieces.size_bytes, copy_pieces);
   }
   publish_datagram(qp, destination, position, message.pieces.size_bytes, message.immediate,
                    message.flags, message.origin);
