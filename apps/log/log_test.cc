@@ -161,6 +161,40 @@ TEST_P(LogTest, AFullLogIsRefusedAndGoesOnAfterATrim) {
   EXPECT_EQ(records.back(), record);
 }
 
+TEST_P(LogTest, ABatchIsAsLongAsItMayBe) {
+  constexpr uint32_t kBytes = 2 << 20;
+  LogForTest log(GetParam(), {.capacity_bytes = 8 * kBytes});
+  const Registered source(log.node(), kBytes);
+  for (const VectorMethod method :
+       {VectorMethod::kAutomatic, VectorMethod::kSgl, VectorMethod::kDoorbell}) {
+    auto writer =
+        log.writer({.pending = 1, .max_batch = 2, .max_batch_bytes = kBytes, .method = method});
+    ASSERT_TRUE(writer.ok()) << writer.status().message();
+    auto reader = log.reader({.start = LogStart::kNewest});
+    ASSERT_TRUE(reader.ok()) << reader.status().message();
+    const LocalSlice halves[] = {{&source.memory, 0, kBytes / 2},
+                                 {&source.memory, kBytes / 2, kBytes / 2}};
+    const auto appended = writer->append(halves);
+    ASSERT_TRUE(appended.ok()) << appended.status().message();
+    ASSERT_TRUE(writer->append(std::string(kBytes, 'x')).ok());
+    std::vector<std::string> records;
+    ASSERT_TRUE(read_records(*reader.result.value(), 3, &records).ok());
+    EXPECT_EQ(records[0].size() + records[1].size(), kBytes);
+    EXPECT_TRUE(records[2] == std::string(kBytes, 'x'));
+  }
+  const uint32_t most = (1 << 20) - headers_bytes(2);
+  const auto writer_by_sp = [&log](uint32_t bytes) {
+    return log
+        .writer(
+            {.pending = 1, .max_batch = 2, .max_batch_bytes = bytes, .method = VectorMethod::kSp})
+        .status();
+  };
+  EXPECT_TRUE(writer_by_sp(most).ok());
+  const Status refused = writer_by_sp(most + 1);
+  EXPECT_EQ(refused.code(), StatusCode::kLimitExceeded);
+  EXPECT_THAT(refused.message(), HasSubstr("choose at most " + std::to_string(most)));
+}
+
 TEST_P(LogTest, AReaderStartsWhereItIsTold) {
   LogForTest log(GetParam());
   auto writer = log.writer();

@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint32_t kMaxPending = 256;
 constexpr uint32_t kMaxBatchBytes = 16u << 20;
+constexpr uint32_t kMaxCopiedBytes = 1u << 20;  // of RemoteRegionOptions::value_bytes
 // Reserve, two parts of a WRITE, two attempts to commit, and the floor.
 constexpr uint32_t kOperationsOfBatch = 6;
 constexpr uint32_t kFurtherOperations = 8;
@@ -34,6 +35,14 @@ Status check_options(const LogWriterOptions& options, const DeviceInfo& device) 
                       " has " + std::to_string(device.max_sges) +
                       "; lower max_batch, or take another method");
   }
+  const uint32_t headers = headers_bytes(options.max_batch);
+  if (options.method == VectorMethod::kSp && options.max_batch_bytes > kMaxCopiedBytes - headers) {
+    return Status(StatusCode::kLimitExceeded,
+                  "max_batch_bytes is " + std::to_string(options.max_batch_bytes) +
+                      "; choose at most " + std::to_string(kMaxCopiedBytes - headers) +
+                      " with method sp and batches of " + std::to_string(options.max_batch) +
+                      " records, or take another method");
+  }
   return Status::ok_status();
 }
 
@@ -57,7 +66,9 @@ Status Writer::prepare(const Device& device, const ProtectionDomain& domain,
   auto opened =
       open_log(device, domain, controls, Role::kWriter,
                {.pending = pending,
-                .value_bytes = stages ? std::max(most_entry_bytes(), kPlaceBytes) : kPlaceBytes,
+                // Longer batches take another way where kAutomatic chooses.
+                .value_bytes = stages ? std::clamp(most_entry_bytes(), kPlaceBytes, kMaxCopiedBytes)
+                                      : kPlaceBytes,
                 .copy_bytes = sizeof(Control),
                 .post_batch = std::min(pending, kPostBatch),
                 .max_entries = options_.max_batch + 1,

@@ -150,7 +150,8 @@ struct LogWriterOptions {
   uint32_t max_batch = 32;
   uint32_t max_batch_bytes = 16 * 1024;
   // How records in registered memory are written ("memsem" III-A). kSgl needs a device with
-  // max_batch + 1 gather entries.
+  // max_batch + 1 gather entries; kSp takes batches up to 1 MiB, with 24 bytes and 8 for each
+  // record of max_batch.
   VectorMethod method = VectorMethod::kAutomatic;
   int64_t handshake_timeout_ns = 10'000'000'000;
 };
