@@ -10,9 +10,11 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "log/entry.h"
 #include "log/layout.h"
 #include "log/replicas.h"
 #include "verbena/apps/log.h"
@@ -201,28 +203,69 @@ class Former {
     return std::min(layout_.places() - place, kPieceWords) * sizeof(uint64_t);
   }
 
-  // The words, and the places from the trim on.
-  Status fill(const Replica& store) const {
+  // The words, and the entries from the trim on.
+  Status fill(const Replica& store) {
     const Replica& source = *kept_.front();
-    std::vector<char> buffer(kCopyBytes);
-    const auto copy = [&](uint64_t from, uint64_t to, uint64_t size_bytes) -> Status {
-      const std::span<char> bytes(buffer.data(), size_bytes);
-      VERBENA_RETURN_IF_ERROR(source.region->read(from, bytes));
-      return store.region->write(to, bytes);
-    };
+    std::vector<char> words(kCopyBytes);
     for (uint64_t place = 0; place < layout_.places(); place += kPieceWords) {
-      VERBENA_RETURN_IF_ERROR(
-          copy(source.layout().word_at(place), store.layout().word_at(place), piece_bytes(place)));
+      const std::span<char> piece = std::span(words).first(piece_bytes(place));
+      VERBENA_RETURN_IF_ERROR(source.region->read(source.layout().word_at(place), piece));
+      VERBENA_RETURN_IF_ERROR(store.region->write(store.layout().word_at(place), piece));
     }
+    words_end_ = words_begin_;  // settle() may have changed them
     for (uint64_t place = trim_; place < written_end();) {
-      const uint64_t part =
-          std::min({written_end() - place, layout_.places() - layout_.ring_place(place),
-                    uint64_t{kCopyBytes / log_app::kPlaceBytes}});
-      VERBENA_RETURN_IF_ERROR(copy(source.layout().place_at(place), store.layout().place_at(place),
-                                   part * log_app::kPlaceBytes));
-      place += part;
+      uint64_t end = place;
+      VERBENA_RETURN_IF_ERROR(read_entries(place, &end));
+      for (uint64_t at = place; at < end;) {
+        const std::span<char> part = part_of_places(place, at, end);
+        VERBENA_RETURN_IF_ERROR(store.region->write(store.layout().place_at(at), part));
+        at += part.size() / log_app::kPlaceBytes;
+      }
+      place = end;
     }
     return Status::ok_status();
+  }
+
+  // Reads entries from `place` on into places_, as many as fit a copy, and one at least; `*end` is
+  // behind them. Each comes from a replica that has it intact, so that damage does not spread.
+  Status read_entries(uint64_t place, uint64_t* end) {
+    VERBENA_RETURN_IF_ERROR(read_words(place));
+    std::vector<std::pair<uint64_t, uint32_t>> entries;  // the first place, and how many
+    for (*end = place; *end < std::min(words_end_, written_end());) {
+      const bool committed = state(0, *end) == WordState::kCommitted;
+      const auto places = static_cast<uint32_t>(std::clamp<uint64_t>(
+          committed ? log_app::word_places(word(0, *end)) : 1, 1, written_end() - *end));
+      if (*end > place && *end + places - place > kCopyBytes / log_app::kPlaceBytes) break;
+      if (committed) entries.emplace_back(*end, places);
+      *end += places;
+    }
+    places_.resize((*end - place) * log_app::kPlaceBytes);
+    VERBENA_RETURN_IF_ERROR(read_places(*kept_.front(), place, place, *end));
+    for (const auto& [first, places] : entries) {
+      const char* const entry = places_.data() + (first - place) * log_app::kPlaceBytes;
+      const auto is_intact = [entry, first = first, places = places] {
+        return log_app::for_each_record(entry, first, places, [](uint32_t, std::string_view) {});
+      };
+      for (size_t i = 1; i < kept_.size() && !is_intact(); ++i) {
+        VERBENA_RETURN_IF_ERROR(read_places(*kept_[i], place, first, first + places));
+      }
+    }
+    return Status::ok_status();
+  }
+  // Into places_, which begins with `first`.
+  Status read_places(const Replica& from, uint64_t first, uint64_t place, uint64_t end) {
+    while (place < end) {
+      const std::span<char> part = part_of_places(first, place, end);
+      VERBENA_RETURN_IF_ERROR(from.region->read(from.layout().place_at(place), part));
+      place += part.size() / log_app::kPlaceBytes;
+    }
+    return Status::ok_status();
+  }
+  // The same from `place` on, as far as the ring's end.
+  std::span<char> part_of_places(uint64_t first, uint64_t place, uint64_t end) {
+    const uint64_t count = std::min(end - place, layout_.places() - layout_.ring_place(place));
+    return std::span(places_).subspan((place - first) * log_app::kPlaceBytes,
+                                      count * log_app::kPlaceBytes);
   }
 
   // The answer of an atomic tells that the WRITEs before it are there.
@@ -251,7 +294,8 @@ class Former {
   std::vector<std::vector<uint64_t>> words_;  // of those, from words_begin_ to words_end_
   uint64_t words_begin_ = 0;
   uint64_t words_end_ = 0;
-  Header header_;  // log_id and epoch
+  std::vector<char> places_;  // that are copied
+  Header header_;             // log_id and epoch
   uint64_t prepared_ = 0;
   uint64_t tail_ = 0;
   uint64_t trim_ = 0;

@@ -775,6 +775,44 @@ TEST(LogReplicasTest, ALargeLogIsFormed) {
   EXPECT_EQ(records, expected);
 }
 
+// What one replica has damaged, a new one gets from another that has it intact.
+TEST(LogReplicasTest, ANewReplicaGetsNoDamage) {
+  constexpr uint64_t kCapacityBytes = 16 << 20;
+  LogForTest log(2, {.capacity_bytes = kCapacityBytes});
+  std::vector<std::string> expected;
+  std::vector<uint64_t> places;
+  {
+    auto writer = log.writer({.max_batch_bytes = kCapacityBytes / 8});
+    ASSERT_TRUE(writer.ok()) << writer.status().message();
+    // One is longer than what is copied at once.
+    for (const uint32_t bytes : {10u, 1u << 20, 100u, 2u << 20, 30u}) {
+      expected.emplace_back(bytes, static_cast<char>('a' + expected.size()));
+      const auto position = writer->append(expected.back());
+      ASSERT_TRUE(position.ok()) << position.status().message();
+      places.push_back(*position >> kRecordBits);
+    }
+  }
+  {
+    auto raw = log.raw();
+    ASSERT_TRUE(raw.ok()) << raw.status().message();
+    for (size_t i = 0; i < places.size(); ++i) {
+      Replica& replica = (*raw.result)[i == 1 ? 1 : 0];
+      spoil(replica, replica.layout().place_at(places[i]) + headers_bytes(1) + 5);
+    }
+  }
+  log.add_store();
+  EXPECT_EQ(must(log.form()).filled, 1u);
+  log.lose_store(0);
+  log.lose_store(0);
+  EXPECT_EQ(must(log.form()).kept, 1u);
+  auto reader = log.reader();
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  std::vector<std::string> records;
+  const Status read = read_records(*reader.result.value(), expected.size(), &records);
+  ASSERT_TRUE(read.ok()) << read.message();
+  EXPECT_TRUE(records == expected);
+}
+
 // A formation that was interrupted leaves the words of its log in a store that is still blank.
 TEST(LogReplicasTest, ANewLogHasNothingOfAnInterruptedFormation) {
   LogForTest log(2);
