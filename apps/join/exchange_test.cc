@@ -313,5 +313,17 @@ TEST(RowsTest, BytesThatAreNoRowAreRefused) {
   }
 }
 
+// A null has no bytes in a row, and as many as any other value in a column of fixed width.
+TEST(RowsTest, NullsOfLongValuesCountAgainstTheLimit) {
+  constexpr uint64_t kLimitBytes = 8 << 20;
+  TableBuilder builder({{"k", "l"}, {"w", "w:4096"}});
+  MemoryBudget budget(kLimitBytes);
+  const std::string row = "\2" + std::string(sizeof(int64_t), 'k');
+  Status status;
+  while (status.ok() && builder.rows() <= kLimitBytes / 4096) status = builder.add(row, budget);
+  EXPECT_EQ(status.code(), StatusCode::kLimitExceeded) << status.message();
+  EXPECT_GT(builder.rows(), 1500u);
+}
+
 }  // namespace
 }  // namespace verbena::join_app

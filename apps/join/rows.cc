@@ -12,6 +12,8 @@ namespace {
 constexpr uint64_t kRowsOfBatch = 64 * 1024;
 constexpr uint64_t kBatchBytes = uint64_t{1} << 28;  // far below what offsets of 32 bits can tell
 constexpr uint64_t kGrantBytes = uint64_t{1} << 20;
+// Reckoned for each column besides the row: an offset, or a null of a fixed width.
+constexpr uint32_t kCountedBytes = 8;
 
 Block block_of(const std::vector<uint8_t>& bytes) {
   Block block(bytes.size());
@@ -95,6 +97,9 @@ TableBuilder::TableBuilder(std::vector<Field> fields) : fields_(std::move(fields
     schema.format = field.format.c_str();
     Building column;
     column.type = *column_type(schema, "");  // of a table that was read
+    if (column.type.width_bytes > kCountedBytes) {
+      long_columns_.push_back(static_cast<uint32_t>(columns_.size()));
+    }
     columns_.push_back(std::move(column));
   }
 }
@@ -106,22 +111,28 @@ Status TableBuilder::add(std::string_view row, MemoryBudget& budget) {
                   "an executor sent " + std::to_string(row.size()) +
                       " bytes that are no row of its table; do all run one release?");
   };
-  // With its part of bitmaps and offsets, at most.
-  const uint64_t row_bytes = row.size() + 9 * columns_.size();
+  Reader reader(row);
+  std::string_view nulls;
+  if (!reader.take((columns_.size() + 7) / 8, &nulls)) return not_a_row();
+  const auto is_null = [&nulls](size_t column) {
+    return bit(reinterpret_cast<const uint8_t*>(nulls.data()), column);
+  };
+  // With its part of bitmaps, at most.
+  uint64_t row_bytes = row.size() + (kCountedBytes + 1) * columns_.size();
+  for (const uint32_t i : long_columns_) {
+    if (is_null(i)) row_bytes += columns_[i].type.width_bytes;
+  }
   if (used_bytes_ + row_bytes > granted_bytes_) {
     const uint64_t grant = std::max(row_bytes, kGrantBytes);
     VERBENA_RETURN_IF_ERROR(budget.take(grant, "what other executors send"));
     granted_bytes_ += grant;
   }
   used_bytes_ += row_bytes;
-  if (batch_rows_ == kRowsOfBatch || batch_bytes_ + row.size() > kBatchBytes) end_batch();
+  if (batch_rows_ == kRowsOfBatch || batch_bytes_ + row_bytes > kBatchBytes) end_batch();
 
-  Reader reader(row);
-  std::string_view nulls;
-  if (!reader.take((columns_.size() + 7) / 8, &nulls)) return not_a_row();
   for (size_t i = 0; i < columns_.size(); ++i) {
     Building& column = columns_[i];
-    const bool null = bit(reinterpret_cast<const uint8_t*>(nulls.data()), i);
+    const bool null = is_null(i);
     if (batch_rows_ % 8 == 0) column.validity.push_back(0);
     if (null) {
       ++column.nulls;
@@ -163,7 +174,7 @@ Status TableBuilder::add(std::string_view row, MemoryBudget& budget) {
   count_copied_bytes(row.size());
   ++rows_;
   ++batch_rows_;
-  batch_bytes_ += row.size();
+  batch_bytes_ += row_bytes;
   return Status::ok_status();
 }
 

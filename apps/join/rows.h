@@ -62,6 +62,7 @@ class TableBuilder {
 
   std::vector<Field> fields_;
   std::vector<Building> columns_;
+  std::vector<uint32_t> long_columns_;  // whose nulls take more than is reckoned for any column
   std::vector<Owned<ArrowArray>> batches_;
   uint64_t rows_ = 0;
   uint64_t batch_rows_ = 0;
