@@ -152,6 +152,7 @@ class FrontEnd final : public Hashtable {
   void change_published(Operation& operation, const Operation& published);
   void read_again(Operation& operation);
   void change(Operation& operation);
+  void set_changing(Operation& operation, bool is_changing);
   bool take_nodes(Operation& operation);
   void write(Operation& operation);
   void publish(Operation& operation);
@@ -185,8 +186,9 @@ class FrontEnd final : public Hashtable {
   BucketTurns turns_;
   std::optional<HotArea> hot_;
   bool demotes_ = false;
-  std::vector<uint32_t> free_;  // operations
-  std::vector<uint32_t> waiting_;
+  std::vector<uint32_t> free_;              // operations
+  std::vector<uint32_t> waiting_;           // operations, for nodes, in turn
+  uint32_t changing_ = 0;                   // operations that write, and give nodes back then
   std::vector<HashtableReply> finished_;    // without a value
   std::vector<char> copy_;                  // a node that is copied
   std::vector<uint32_t> free_write_backs_;  // operations, as free_

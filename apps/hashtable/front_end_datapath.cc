@@ -259,12 +259,21 @@ bool FrontEnd::absent(Operation& operation, HashtableReply* reply) {
 // --- publishing another state of the bucket ---
 
 void FrontEnd::change(Operation& operation) {
-  if (take_nodes(operation)) {
+  // Nobody overtakes those that wait: else what comes back might never be enough for them.
+  const bool has_nodes = operation.taken_count >= operation.nodes();
+  if (has_nodes || (waiting_.empty() && take_nodes(operation))) {
     write(operation);
   } else {
+    set_changing(operation, false);
     waiting_.push_back(static_cast<uint32_t>(slot(operation)));
   }
   keep_pool_filled();
+}
+
+void FrontEnd::set_changing(Operation& operation, bool is_changing) {
+  if (operation.is_changing == is_changing) return;
+  operation.is_changing = is_changing;
+  changing_ += is_changing ? 1 : -1;
 }
 
 bool FrontEnd::take_nodes(Operation& operation) {
@@ -277,6 +286,7 @@ bool FrontEnd::take_nodes(Operation& operation) {
 }
 
 void FrontEnd::write(Operation& operation) {
+  set_changing(operation, true);
   operation.copied = 0;
   if (operation.copies() == 0) return publish(operation);
   operation.step = Step::kCopying;
@@ -338,6 +348,7 @@ bool FrontEnd::take_publication(Operation& operation, NodePointer before, Hashta
     ++statistics_.lost_races;
     return walk(operation, before, reply);
   }
+  set_changing(operation, false);
   // Nobody can reach these any more.
   if (operation.found) {
     for (uint32_t i = 0; i < operation.depth; ++i) pool_.give(operation.path[i]);
@@ -411,6 +422,7 @@ void FrontEnd::change_published(Operation& operation, const Operation& published
 }
 
 void FrontEnd::give_back_nodes(Operation& operation) {
+  set_changing(operation, false);
   while (operation.taken_count > 0) pool_.give(operation.taken[--operation.taken_count]);
 }
 
@@ -439,11 +451,12 @@ void FrontEnd::resume_waiting() {
   size_t left = 0;
   for (size_t i = 0; i < waiting_.size(); ++i) {
     Operation& operation = operations_[waiting_[i]];
-    if (take_nodes(operation)) {
+    if (left == 0 && take_nodes(operation)) {
       write(operation);
     } else if (pool_.is_starved() && operation.kind == Kind::kDemote) {
       end_demotion(operation);
-    } else if (pool_.is_starved()) {
+    } else if (left == 0 && pool_.is_starved() && changing_ == 0) {
+      // Nothing comes back that own operations have taken.
       error_ = &full_;
       HashtableReply reply;
       if (finish(operation, HashtableOutcome::kFull, {}, &reply)) finished_.push_back(reply);

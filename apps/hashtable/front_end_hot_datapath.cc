@@ -128,6 +128,7 @@ void FrontEnd::follow(Operation& operation, const Node& node) {
   if (!hot_.has_value() || node.value.size() > layout_.header().max_value_bytes) {
     return damaged(nodes_.offset_bytes(operation.at));
   }
+  set_changing(operation, false);  // it may take long
   operation.has_forward = true;
   operation.forward_is_absent = (node.payload.flags & Payload::kAbsent) != 0;
   operation.forward_place = node.place;

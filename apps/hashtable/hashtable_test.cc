@@ -324,6 +324,36 @@ TEST(HashtableTest, AFullTableRefusesInsertionsAndDoesAllElse) {
   for (uint64_t i = 500; i < inserted; ++i) ASSERT_EQ(table->search(text_of(i)).value, "two");
 }
 
+// Updates that are pending take more nodes than there are spare ones: they wait for each other.
+TEST(HashtableTest, AFullTableTakesAsManyUpdatesAsArePending) {
+  constexpr uint64_t kEntries = 1000;
+  TableForTest back_end({.entries = kEntries, .max_front_ends = 1});
+  auto table = back_end.open(256);
+  uint64_t inserted = 0;
+  const auto insert_until = [&](uint64_t most) {
+    while (inserted < most && table->insert(text_of(inserted), "one").outcome == Outcome::kDone) {
+      ++inserted;
+    }
+  };
+  // With all entries that it was made for, and with some more until nothing is spare.
+  for (const uint64_t most : {kEntries, 2 * kEntries}) {
+    insert_until(most);
+    ASSERT_GE(inserted, kEntries);
+    uint64_t done = 0;
+    const auto note = [&](const HashtableReply& reply) { done += reply.outcome == Outcome::kDone; };
+    for (uint64_t i = 0; i < inserted;) {
+      if (table->post_update(text_of(i), "two", i) == PostResult::kPosted) {
+        ++i;
+      } else {
+        table->poll(note);
+      }
+    }
+    while (table->pending() > 0) table->poll(note);
+    EXPECT_EQ(done, inserted);
+  }
+  EXPECT_EQ(table->insert("another", "one").outcome, Outcome::kFull);
+}
+
 TEST(HashtableTest, EntriesAlwaysFitWhateverTheirSize) {
   for (const uint32_t value_bytes : {0u, 1u, 7u, 64u, 1000u, 5000u, 1'000'000u}) {
     const uint32_t key_bytes = value_bytes == 1000 ? 4096 : 9;

@@ -66,6 +66,7 @@ struct Operation {
   uint32_t taken_count = 0;
   NodePointer taken[kMostNodes + 1];
   uint32_t copied = 0;
+  bool is_changing = false;  // has all of them, and comes to its compare-and-swap soon
   // What its compare-and-swap makes of the bucket's word, and whether it has.
   NodePointer published;
   bool is_published = false;
