@@ -21,8 +21,9 @@ void FrontEnd::expect(bool posted) {
 
 PostResult FrontEnd::post(Kind kind, std::string_view key, std::string_view value, uint64_t token) {
   if (!status().ok() || !is_fit(key, value)) return PostResult::kFailed;
-  // Whoever removes much gets nodes; they have to be given back first.
-  if (free_.empty() || pool_.room() < pool_room_) {
+  // Whoever removes much gets nodes; they have to be given back first, for others need them.
+  const bool has_many = kind == Kind::kRemove && pool_.count() + pending() >= kSpareNodes;
+  if (free_.empty() || has_many || pool_.room() < pool_room_) {
     keep_pool_filled();
     // No further operation comes before some are done. The others may gather on.
     if (hot_.has_value()) hot_->hurry(pending_limit_ / 2);

@@ -354,6 +354,35 @@ TEST(HashtableTest, AFullTableTakesAsManyUpdatesAsArePending) {
   EXPECT_EQ(table->insert("another", "one").outcome, Outcome::kFull);
 }
 
+// What a front-end has removed, others can use, also if it does nothing more.
+TEST(HashtableTest, WhatWasRemovedHasRoomForOthers) {
+  constexpr uint64_t kEntries = 20'000;
+  TableForTest back_end({.entries = kEntries, .max_front_ends = 3});
+  auto remover = back_end.open(256);
+  auto other = back_end.open();
+  uint64_t done = 0;
+  const auto note = [&](const HashtableReply& reply) { done += reply.outcome == Outcome::kDone; };
+  const auto all = [&](auto&& post) {
+    done = 0;
+    for (uint64_t i = 0; i < kEntries;) {
+      if (post(i) == PostResult::kPosted) {
+        ++i;
+      } else {
+        remover->poll(note);
+      }
+    }
+    while (remover->pending() > 0) remover->poll(note);
+    EXPECT_EQ(done, kEntries);
+  };
+  all([&](uint64_t i) { return remover->post_insert(text_of(i), "one", i); });
+  all([&](uint64_t i) { return remover->post_remove(text_of(i), i); });
+  uint64_t inserted = 0;
+  while (inserted < kEntries && other->insert(text_of(inserted), "two").outcome == Outcome::kDone) {
+    ++inserted;
+  }
+  EXPECT_EQ(inserted, kEntries);
+}
+
 TEST(HashtableTest, EntriesAlwaysFitWhateverTheirSize) {
   for (const uint32_t value_bytes : {0u, 1u, 7u, 64u, 1000u, 5000u, 1'000'000u}) {
     const uint32_t key_bytes = value_bytes == 1000 ? 4096 : 9;

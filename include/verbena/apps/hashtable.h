@@ -76,8 +76,9 @@ struct HashtableFormat {
   // 32 B and both, in whole 64 B: with the default 128 B, and 16 to 32 B of the directory.
   uint32_t max_key_bytes = 32;
   uint32_t max_value_bytes = 64;
-  // Front-ends at once for which there are spare entries, 1 to 16,384. More of them work, too, but
-  // may find no spare block for a modification in the hot area (kFull).
+  // Front-ends at once for which there are spare entries, 1 to 16,384; one with more than 96
+  // operations pending counts as two. More of them work, too, but may find no spare block for a
+  // modification in the hot area (kFull).
   uint32_t max_front_ends = 16;
   // Of the hash function. One that nobody knows keeps others from choosing keys that collide.
   uint64_t hash_seed = 1;
