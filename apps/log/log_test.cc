@@ -912,6 +912,18 @@ TEST(LogRefusalTest, OptionsOutOfRange) {
   EXPECT_THAT(too_long.status().message(), HasSubstr("max_batch_bytes is 16384; choose 1 to 8192"));
 }
 
+TEST(LogRefusalTest, WhoeverIsRefusedHangsUp) {
+  LogForTest log;
+  const auto refused = [](auto opened) {
+    EXPECT_EQ(opened.status().code(), StatusCode::kInvalidArgument);
+    return opened.controls[0]->receive(0).status().code();
+  };
+  EXPECT_EQ(refused(log.writer({.pending = 0})), StatusCode::kUnavailable);
+  EXPECT_EQ(refused(log.reader({.chunk_bytes = 1})), StatusCode::kUnavailable);
+  EXPECT_EQ(refused(log.reader({.start = LogStart::kPosition, .position = 1 << 20})),
+            StatusCode::kUnavailable);
+}
+
 TEST(LogRefusalTest, BatchesThatCannotBe) {
   LogForTest log;
   auto writer = log.writer({.max_batch = 2, .max_batch_bytes = 100});

@@ -360,7 +360,9 @@ Result<std::unique_ptr<LogReader>> open_log_reader(const Device& device,
                                                    const ProtectionDomain& domain,
                                                    std::span<ControlConnection* const> replicas,
                                                    const LogReaderOptions& options) {
-  return log_app::Reader::open(device, domain, replicas, options);
+  auto reader = log_app::Reader::open(device, domain, replicas, options);
+  if (!reader.ok()) log_app::hang_up(replicas);
+  return reader;
 }
 
 }  // namespace verbena

@@ -64,8 +64,7 @@ Result<std::vector<Replica>> open_stores(const Device& device, const ProtectionD
   for (ControlConnection* const control : controls) {
     auto replica = open_store(device, domain, *control, role, options);
     if (!replica.ok()) {
-      // So that the stores behind it do not wait for a front-end that does not come.
-      for (ControlConnection* const other : controls) other->hang_up();
+      hang_up(controls);
       return replica.status();
     }
     replicas.push_back(std::move(*replica));

@@ -37,6 +37,11 @@ Result<std::vector<Replica>> open_stores(const Device& device, const ProtectionD
                                          std::span<ControlConnection* const> controls, Role role,
                                          const RemoteRegionOptions& options);
 
+// So that the stores do not wait for a front-end that does not come.
+inline void hang_up(std::span<ControlConnection* const> controls) {
+  for (ControlConnection* const control : controls) control->hang_up();
+}
+
 // The same for a log: checks that these are all its replicas, and puts them into its order.
 Result<std::vector<Replica>> open_log(const Device& device, const ProtectionDomain& domain,
                                       std::span<ControlConnection* const> controls, Role role,

@@ -154,7 +154,9 @@ Result<std::unique_ptr<LogWriter>> open_log_writer(const Device& device,
                                                    const ProtectionDomain& domain,
                                                    std::span<ControlConnection* const> replicas,
                                                    const LogWriterOptions& options) {
-  return log_app::Writer::open(device, domain, replicas, options);
+  auto writer = log_app::Writer::open(device, domain, replicas, options);
+  if (!writer.ok()) log_app::hang_up(replicas);
+  return writer;
 }
 
 }  // namespace verbena
