@@ -904,6 +904,9 @@ TEST(LogRefusalTest, OptionsOutOfRange) {
   EXPECT_EQ(log.writer({.max_batch = 1001}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(log.writer({.max_batch = 64, .method = VectorMethod::kSgl}).status().code(),
             StatusCode::kLimitExceeded);
+  const Status too_many = log.writer({.pending = 256, .max_batch = 1000}).status();
+  EXPECT_EQ(too_many.code(), StatusCode::kLimitExceeded);
+  EXPECT_THAT(too_many.message(), HasSubstr("256 pending batches of up to 1000 records need"));
   EXPECT_EQ(log.reader({.chunk_bytes = 1}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(log.reader({.hole_lease_ns = 0}).status().code(), StatusCode::kInvalidArgument);
   const auto too_long = log.open<std::unique_ptr<LogWriter>>([&](auto controls) {

@@ -23,6 +23,10 @@ Status check_range(const char* option, uint64_t asked, uint64_t least, uint64_t 
                                                   std::to_string(most));
 }
 
+uint32_t operations_of(const LogWriterOptions& options) {
+  return options.pending * kOperationsOfBatch + kFurtherOperations;
+}
+
 Status check_options(const LogWriterOptions& options, const DeviceInfo& device) {
   VERBENA_RETURN_IF_ERROR(check_range("pending", options.pending, 1, kMaxPending));
   VERBENA_RETURN_IF_ERROR(check_range("max_batch", options.max_batch, 1, kMaxRecords));
@@ -34,6 +38,15 @@ Status check_options(const LogWriterOptions& options, const DeviceInfo& device) 
                       std::to_string(options.max_batch + 1) + " gather entries, " + device.name +
                       " has " + std::to_string(device.max_sges) +
                       "; lower max_batch, or take another method");
+  }
+  // As many for each operation, one that is waited for, and one that asks for a completion.
+  const uint64_t requests = uint64_t{operations_of(options) + 1} * (options.max_batch + 1) + 1;
+  if (requests > device.max_queue_pair_wrs) {
+    return Status(StatusCode::kLimitExceeded,
+                  std::to_string(options.pending) + " pending batches of up to " +
+                      std::to_string(options.max_batch) + " records need a send queue of " +
+                      std::to_string(requests) + " work requests, " + device.name + " has " +
+                      std::to_string(device.max_queue_pair_wrs) + "; lower pending or max_batch");
   }
   const uint32_t headers = headers_bytes(options.max_batch);
   if (options.method == VectorMethod::kSp && options.max_batch_bytes > kMaxCopiedBytes - headers) {
@@ -62,7 +75,7 @@ Status Writer::prepare(const Device& device, const ProtectionDomain& domain,
                        std::span<ControlConnection* const> controls) {
   const bool stages =
       options_.method == VectorMethod::kSp || options_.method == VectorMethod::kAutomatic;
-  const uint32_t pending = options_.pending * kOperationsOfBatch + kFurtherOperations;
+  const uint32_t pending = operations_of(options_);
   auto opened =
       open_log(device, domain, controls, Role::kWriter,
                {.pending = pending,

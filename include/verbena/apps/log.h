@@ -143,7 +143,8 @@ Result<LogFormation> form_log(const Device& device, const ProtectionDomain& doma
 // --- writers ---
 
 struct LogWriterOptions {
-  // Batches that were posted and not polled, 1 to 256.
+  // Batches that were posted and not polled, 1 to 256. Each takes the device's send queue some 6
+  // times max_batch work requests.
   uint32_t pending = 16;
   // The most records of a batch, 1 to 1000, and their bytes together, 1 B to 16 MiB; at most an
   // eighth of the log's capacity.
