@@ -89,6 +89,7 @@ std::string canonical(std::string_view format) {
 std::string remedy(std::string_view format) {
   if (format.starts_with("vu")) return "cast it to string";
   if (format.starts_with("vz")) return "cast it to binary";
+  if (format == "+r") return "decode it first";
   if (format.starts_with('+')) return "leave it out, or flatten it into columns of its own";
   return "leave it out, or cast it to another type";
 }
@@ -138,6 +139,8 @@ std::string type_name(const std::string& format) {
   if (format == "+s") return "struct";
   if (format == "+l" || format == "+L" || format == "+vl" || format == "+vL") return "list";
   if (format == "+m") return "map";
+  if (format == "+r") return "run_end_encoded";
+  if (format.starts_with("+u")) return "union";
   if (format.starts_with("+w:")) return "fixed_size_list";
   if (format.starts_with("w:")) return "fixed_size_binary[" + format.substr(2) + "]";
   if (format.starts_with("d:")) return "decimal(" + format.substr(2) + ")";

@@ -311,6 +311,9 @@ TEST(JoinTest, ATypeThatIsNotSupportedIsNamedWithTheRemedy) {
             "column 'c' of the left table is of type list, which the join cannot "
             "carry; leave it out, or flatten it into columns of its own");
   EXPECT_THAT(message("+s"), HasSubstr("of type struct"));
+  EXPECT_THAT(message("+ud:0,1"), HasSubstr("of type union"));
+  EXPECT_THAT(message("+r"), HasSubstr("of type run_end_encoded, which the join cannot carry; "
+                                       "decode it first"));
   EXPECT_THAT(message("vu"),
               HasSubstr("of type string_view, which the join cannot carry; cast it to string"));
   EXPECT_THAT(message("n"), HasSubstr("of type null"));
