@@ -15,6 +15,7 @@ Result<std::unique_ptr<LockClient>> LockClient::connect(const Device& device,
   if (options.call_timeout_ns < 1) {
     return Status(StatusCode::kInvalidArgument, "call_timeout_ns is below 1; choose 1 or more");
   }
+  VERBENA_RETURN_IF_ERROR(lock_service::check_pending(options.pending));
   ClientOptions client;
   client.protocol = options.protocol;
   client.request_slot_bytes = client.response_slot_bytes = lock_service::kSlotBytes;

@@ -233,7 +233,10 @@ TEST_F(LockServiceTest, BadOptionsAreRefused) {
   EXPECT_THAT(message({.locks = kMostLocks + 1}), HasSubstr("choose at most 1048576"));
   EXPECT_THAT(message({.sequencers = kMostLocks + 1}), HasSubstr("choose at most 1048576"));
   EXPECT_THAT(message({.lease_ns = 0}), HasSubstr("lease_ns is 0"));
-  EXPECT_THAT(message({.pending = UINT32_MAX}), HasSubstr("pending"));
+  for (const uint32_t pending : {uint32_t{4096}, UINT32_MAX}) {
+    const std::string refused = "pending is " + std::to_string(pending) + "; choose at most 4095";
+    EXPECT_EQ(message({.pending = pending}), refused);
+  }
   start({});
   const Connected client = connect();
   EXPECT_THAT(
@@ -241,6 +244,11 @@ TEST_F(LockServiceTest, BadOptionsAreRefused) {
           .status()
           .message(),
       HasSubstr("call_timeout_ns"));
+  EXPECT_THAT(
+      LockClient::connect(node_.device, node_.domain, *client.control, {.pending = UINT32_MAX})
+          .status()
+          .message(),
+      HasSubstr("pending is 4294967295; choose at most 4095"));
 }
 
 TEST_F(LockServiceTest, AServerThatDoesNotAnswerIsATimeout) {

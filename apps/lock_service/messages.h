@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "verbena/data_path.h"
+#include "verbena/rpc.h"
+#include "verbena/status.h"
 
 namespace verbena::lock_service {
 
@@ -22,6 +25,14 @@ struct Greeting {
 enum LockCallType : uint16_t { kSwap = 1, kAdd = 2 };
 // Of requests and responses: room for such a text.
 inline constexpr uint32_t kSlotBytes = 256;
+
+// Of the options. Besides those that are posted, a client makes one call that it waits for.
+inline Status check_pending(uint32_t pending) {
+  constexpr uint32_t kMost = kMaxPending - 1;
+  if (pending <= kMost) return Status::ok_status();
+  return Status(StatusCode::kInvalidArgument, "pending is " + std::to_string(pending) +
+                                                  "; choose at most " + std::to_string(kMost));
+}
 
 struct SwapRequest {
   uint64_t lock = 0;

@@ -26,7 +26,7 @@ Status check(const LockServerOptions& options) {
   if (options.lease_ns == 0) {
     return Status(StatusCode::kInvalidArgument, "lease_ns is 0; choose 1 or more");
   }
-  return Status::ok_status();
+  return lock_service::check_pending(options.pending);
 }
 
 template <typename T>

@@ -58,7 +58,7 @@ struct LockServerOptions {
   // Above 0. How long a client has a lock without renew(), and how long a dead one blocks others.
   uint64_t lease_ns = 10'000'000;
   uint32_t max_connections = 64;
-  uint32_t pending = 16;  // the most calls of a client at once
+  uint32_t pending = 16;  // the most calls of a client at once, up to 4095
   Protocol protocol = Protocol::kSendSend;
 };
 
