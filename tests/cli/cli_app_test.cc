@@ -395,6 +395,8 @@ TEST(AppErrors, AreOneLineAndNameTheCause) {
       {{"log", "--method", "readv"}, "there are sp, sgl, doorbell, automatic and all"},
       {{"log", "--method", "sgl", "--batch", "32"}, "lower --batch, or choose another --method"},
       {{"log", "--pending", "257"}, "at most 256 batches pending, not 257"},
+      {{"log", "--pending", "256", "--batch", "1000"}, "lower --pending or --batch"},
+      {{"log", "--method", "sp", "--entry-size", "1MiB"}, "or choose another --method"},
       {{"log", "--capacity", "64GiB", "--replicas", "16"}, "lower --capacity, --replicas"},
       {{"shuffle", "--record-size", "32"}, "record size 32"},
       {{"shuffle", "--method", "doorbell"}, "there are basic, sp, sgl, automatic and all"},

@@ -55,11 +55,20 @@ constexpr std::array kMetrics = {
         .json = "hole_places_per_batch", .part = kSkippedPlaces, .whole = kAppendedBatches}};
 
 constexpr uint32_t kMostPending = 256;
+// As open_log_writer() has them: what method sp copies at once; and operations, for each of which
+// there are as many work requests as a batch has pieces.
+constexpr uint64_t kMostCopiedBytes = 1 << 20;
+constexpr uint64_t kOperationsOfBatch = 6;
+constexpr uint64_t kFurtherOperations = 9;
 constexpr uint32_t kMostReplicas = 16;
 constexpr uint64_t kMostBatchBytes = 16 << 20;
 
 uint64_t batch_bytes(const Settings& settings) {
   return uint64_t{settings.batch} * settings.entry_bytes;
+}
+// With what describes it.
+uint64_t copied_bytes(const Settings& settings) {
+  return batch_bytes(settings) + 24 + uint64_t{8} * settings.batch;
 }
 
 class LogWorkload : public Workload {
@@ -145,9 +154,23 @@ class LogWorkload : public Workload {
                           "or choose another --method",
                           settings.batch, settings.batch + 1, device.name, device.max_sges)};
     }
-    VERBENA_RETURN_IF_ERROR(check_queue_depth(
-        point.pending * (settings.method == VectorMethod::kDoorbell ? settings.batch : 1), device,
-        "--pending or --batch"));
+    if (settings.method == VectorMethod::kSp && copied_bytes(settings) > kMostCopiedBytes) {
+      return {StatusCode::kLimitExceeded,
+              fmt::format("{} entries of {}, and what describes them, are more than the {} that sp "
+                          "copies at once; lower --batch or --entry-size, or choose another "
+                          "--method",
+                          settings.batch, size_text(settings.entry_bytes),
+                          size_text(kMostCopiedBytes))};
+    }
+    const uint64_t requests =
+        (point.pending * kOperationsOfBatch + kFurtherOperations) * (settings.batch + 1) + 1;
+    if (requests > device.max_queue_pair_wrs) {
+      return {StatusCode::kLimitExceeded,
+              fmt::format("{} pending batches of {} entries need a send queue of {} work requests, "
+                          "{} has {}; lower --pending or --batch",
+                          point.pending, settings.batch, requests, device.name,
+                          device.max_queue_pair_wrs)};
+    }
     const uint64_t needed_bytes = memory_bytes(point);
     if (needed_bytes <= available_bytes) return Status::ok_status();
     return {StatusCode::kLimitExceeded,
