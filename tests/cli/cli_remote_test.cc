@@ -160,6 +160,8 @@ TEST(RemoteErrors, AreOneLineAndNameTheCause) {
       {{"--consolidation", "shared", "--block", "1000"}, "choose --block 512"},
       {{"--operation", "lock", "--version", "local", "--nodes", "2"}, "share no local memory"},
       {{"--region", "64GiB", "--threads", "200"}, "lower --region, --nodes or --threads"},
+      {{"--consolidation", "shared", "--kept", "1048576", "--block", "1MiB", "--threads", "200"},
+       "and 1048576 blocks of 1 MiB for 200 threads"},
       {{"--device", "nosuch0"}, "nosuch0"},
       {{"--method", "sp"}, "--method"},
       {{"--experiment", "memsem-fig5"}, "verbena verbs --experiment"},

@@ -155,11 +155,16 @@ class RemoteWorkload : public Workload {
     }
     const uint64_t needed_bytes = memory_bytes(point);
     if (needed_bytes <= available_bytes) return Status::ok_status();
+    const bool keeps = settings.consolidation != ConsolidationKind::kNone;
     return Status(StatusCode::kLimitExceeded,
-                  fmt::format("regions of {} for {} threads need {} of memory, {} are available; "
-                              "lower --region, --nodes or --threads",
-                              size_text(settings.region_bytes), point.nodes * point.threads,
-                              size_text(needed_bytes), size_text(available_bytes)));
+                  fmt::format("regions of {}{} for {} threads need {} of memory, {} are available; "
+                              "lower --region,{} --nodes or --threads",
+                              size_text(settings.region_bytes),
+                              keeps ? fmt::format(" and {} blocks of {}", settings.kept_blocks,
+                                                  size_text(settings.block_bytes))
+                                    : "",
+                              point.nodes * point.threads, size_text(needed_bytes),
+                              size_text(available_bytes), keeps ? " --kept, --block," : ""));
   }
 
   uint64_t memory_bytes(const Point& point) const override {
