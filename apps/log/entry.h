@@ -50,4 +50,8 @@ bool for_each_record(const char* entry, uint64_t place, uint32_t places, OnRecor
   return true;
 }
 
+inline bool is_intact(const char* entry, uint64_t place, uint32_t places) {
+  return for_each_record(entry, place, places, [](uint32_t, std::string_view) {});
+}
+
 }  // namespace verbena::log_app

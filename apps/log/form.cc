@@ -148,12 +148,39 @@ class Former {
     return log_app::word_state(word(kept, place), layout_.lap(place));
   }
 
+  // Where an entry is committed, but replicas do not agree how long it is, one has a damaged word:
+  // the right one is that with which the entry is intact.
+  Status mend_words(uint64_t place) {
+    bool agree = true;
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      if (state(i, place) != WordState::kCommitted) return Status::ok_status();
+      agree = agree && word(i, place) == word(0, place);
+    }
+    for (size_t i = 0; i < kept_.size() && !agree; ++i) {
+      const uint64_t right = word(i, place);
+      const uint32_t places = log_app::word_places(right);
+      if (places == 0 || places > limit_ - place) continue;
+      places_.resize(uint64_t{places} * log_app::kPlaceBytes);
+      for (size_t j = 0; j < kept_.size() && !agree; ++j) {
+        VERBENA_RETURN_IF_ERROR(read_places(*kept_[j], place, place, place + places));
+        agree = log_app::is_intact(places_.data(), place, places);
+      }
+      for (size_t j = 0; j < kept_.size() && agree; ++j) {
+        if (word(j, place) == right) continue;
+        VERBENA_RETURN_IF_ERROR(kept_[j]->region->write(kept_[j]->word(place), right));
+        words_[j][place - words_begin_] = right;
+      }
+    }
+    return Status::ok_status();
+  }
+
   // Behind the last place of which anything was decided, and all that is known to be reserved: a
   // reader may have begun there.
   Status find_tail() {
     tail_ = std::max(tail_, trim_);
     for (uint64_t place = trim_; place < limit_; ++place) {
       VERBENA_RETURN_IF_ERROR(read_words(place));
+      VERBENA_RETURN_IF_ERROR(mend_words(place));
       for (size_t i = 0; i < kept_.size(); ++i) {
         if (state(i, place) == WordState::kFree) continue;
         tail_ = std::max(tail_, place + log_app::word_places(word(i, place)));
@@ -243,10 +270,7 @@ class Former {
     VERBENA_RETURN_IF_ERROR(read_places(*kept_.front(), place, place, *end));
     for (const auto& [first, places] : entries) {
       const char* const entry = places_.data() + (first - place) * log_app::kPlaceBytes;
-      const auto is_intact = [entry, first = first, places = places] {
-        return log_app::for_each_record(entry, first, places, [](uint32_t, std::string_view) {});
-      };
-      for (size_t i = 1; i < kept_.size() && !is_intact(); ++i) {
+      for (size_t i = 1; i < kept_.size() && !log_app::is_intact(entry, first, places); ++i) {
         VERBENA_RETURN_IF_ERROR(read_places(*kept_[i], place, first, first + places));
       }
     }

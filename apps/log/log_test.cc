@@ -813,6 +813,55 @@ TEST(LogReplicasTest, ANewReplicaGetsNoDamage) {
   EXPECT_TRUE(records == expected);
 }
 
+// Of the words that say how long an entry is, one is damaged: the other one counts.
+TEST(LogReplicasTest, ADamagedWordLeavesNothingOut) {
+  constexpr uint32_t kWordBit = 2;  // its lowest one that counts places
+  const std::vector<std::string> expected = {"one", std::string(200, 'x'), "two", "three"};
+  for (const size_t spoiled : {0, 1}) {
+    for (const uint32_t bit : {kWordBit, kWordBit + 1, kWordBit + 20}) {
+      SCOPED_TRACE(testing::Message() << "replica " << spoiled << ", bit " << bit);
+      LogForTest log(2);
+      std::vector<uint64_t> places;
+      {
+        auto writer = log.writer();
+        ASSERT_TRUE(writer.ok()) << writer.status().message();
+        for (const std::string& record : expected) {
+          places.push_back(must(writer->append(record)) >> kRecordBits);
+        }
+        auto raw = log.raw();
+        ASSERT_TRUE(raw.ok()) << raw.status().message();
+        const Replica& replica = (*raw.result)[spoiled];
+        for (const size_t entry : {1, 3}) {
+          const auto word = replica.word(places[entry]);
+          const uint64_t before = must(replica.region->read(word));
+          ASSERT_TRUE(replica.region->write(word, before ^ uint64_t{1} << bit).ok());
+        }
+      }
+      std::vector<std::string> records;
+      {
+        auto reader = log.reader();
+        const Status read = read_records(*reader.result.value(), expected.size(), &records);
+        ASSERT_TRUE(read.ok()) << read.message();
+        EXPECT_EQ(records, expected);
+      }
+      // Nor does a formation leave anything out, or give it to others.
+      log.add_store();
+      EXPECT_EQ(must(log.form()).entries, expected.size());
+      log.lose_store(1 - spoiled);
+      log.lose_store(spoiled == 0 ? 1 : 0);
+      must(log.form());
+      ASSERT_TRUE(log.writer()->append("four").ok());
+      auto reader = log.reader({.hole_lease_ns = 1'000'000});
+      records.clear();
+      const Status read = read_records(*reader.result.value(), expected.size() + 1, &records);
+      ASSERT_TRUE(read.ok()) << read.message();
+      EXPECT_EQ(records.back(), "four");
+      records.pop_back();
+      EXPECT_EQ(records, expected);
+    }
+  }
+}
+
 // A formation that was interrupted leaves the words of its log in a store that is still blank.
 TEST(LogReplicasTest, ANewLogHasNothingOfAnInterruptedFormation) {
   LogForTest log(2);

@@ -215,12 +215,31 @@ Result<bool> Reader::seal(uint64_t place) {
   return true;
 }
 
+// Where replicas do not agree, one has a damaged word: the right one is that with which the entry
+// is intact.
+Result<uint32_t> Reader::entry_places(uint64_t place) {
+  const uint32_t first = word_places(word(0, place));
+  bool agree = true;
+  for (size_t i = 1; i < replicas_.size(); ++i) agree &= word(i, place) == word(0, place);
+  if (agree) return first;
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    const uint32_t places = word_places(word(i, place));
+    if (places == 0 || places > layout_.places() || place + places > tail_) continue;
+    VERBENA_RETURN_IF_ERROR(make_room(uint64_t{places} * kPlaceBytes));
+    for (const Replica& replica : replicas_) {
+      VERBENA_RETURN_IF_ERROR(read_places(replica, place, places, chunk_at_));
+      if (is_intact(buffer_.data() + chunk_at_, place, places)) return places;
+    }
+  }
+  return first;
+}
+
 Status Reader::find_entries(uint64_t* end) {
   uint64_t place = place_;
   while (place < words_end_) {
     const Decision decision = decide(place);
     if (decision == Decision::kCommitted) {
-      const uint32_t places = word_places(word(0, place));
+      VERBENA_ASSIGN_OR_RETURN(const uint32_t places, entry_places(place));
       if (places == 0 || places > layout_.places() || place + places > tail_) {
         return Status(StatusCode::kProtocolViolation,
                       "the log is damaged at position " + std::to_string(position_of(place, 0)) +

@@ -51,6 +51,8 @@ class Reader final : public LogReader {
   Status find_entries(uint64_t* end);
   Decision decide(uint64_t place) const;
   uint64_t& word(size_t replica, uint64_t place) const;
+  // Of the entry that is committed there.
+  Result<uint32_t> entry_places(uint64_t place);
   bool lease_is_over(uint64_t place);
   // Tries to have it skipped on all replicas; false if the place is not free there yet.
   Result<bool> seal(uint64_t place);
