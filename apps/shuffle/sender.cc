@@ -145,7 +145,10 @@ Status Sender::choose_method(const DeviceInfo& device, uint32_t record_bytes) {
     why_ = estimate.why;
     break;
   }
-  batch_records_ = method_ == ShuffleMethod::kBasic ? 1 : options_.batch;
+  // Records may be shorter than those that the method was chosen for, and more of them fit.
+  batch_records_ = method_ == ShuffleMethod::kBasic ? 1
+                   : method_ == ShuffleMethod::kSgl ? std::min(options_.batch, device.max_sges)
+                                                    : options_.batch;
   return Status::ok_status();
 }
 

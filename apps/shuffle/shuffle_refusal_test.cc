@@ -210,6 +210,27 @@ TEST(ShuffleRefusalTest, RecordsOfAnotherSize) {
   EXPECT_EQ(shuffle.sender().send(0, "these are 16 now"), PostResult::kPosted);
 }
 
+// More than a gather list takes, though no more of those that were expected fit a batch.
+TEST(ShuffleRefusalTest, RecordsMayBeShorterThanIsTypical) {
+  constexpr uint32_t kRecords = 200;
+  for (const ShuffleMethod method : {ShuffleMethod::kSgl, ShuffleMethod::kAutomatic}) {
+    ShuffleForTest shuffle(1, 1);
+    shuffle.open({.method = method, .batch = 128, .typical_record_bytes = 32 * 1024});
+    const Registered memory(shuffle.node(), kRecords);
+    ShuffleSender& sender = shuffle.sender();
+    Status sent;
+    for (uint32_t i = 0; i < kRecords && sent.ok(); ++i) {
+      sent =
+          sender.put(0, LocalSlice{.memory = &memory.memory, .offset_bytes = i, .size_bytes = 1});
+    }
+    if (sent.ok()) sent = sender.finish();
+    ASSERT_TRUE(sent.ok()) << sent.message();
+    Received received(1);
+    ASSERT_TRUE(received.take_until_end(shuffle.receiver()).ok());
+    EXPECT_EQ(received.from(0).size(), kRecords);
+  }
+}
+
 TEST(ShuffleRefusalTest, APartOfARecordIsFollowedByTheNext) {
   ShuffleForTest shuffle(1, 1, {.buffer_bytes = 4096, .max_record_bytes = 2000});
   shuffle.open();
