@@ -59,6 +59,7 @@ WaitPoint::~WaitPoint() {
 
 void WaitPoint::wake() {
   watched_ = false;
+  waking_ = sleepers_ > 0;
   const uint64_t one = 1;
   static_cast<void>(!::write(own_.get(), &one, sizeof(one)));
 }
@@ -90,6 +91,8 @@ void WaitPoint::signal() {
 
 WaitPoint::Rest WaitPoint::how_to_rest(const std::vector<Endpoint*>& endpoints) {
   if (descriptor() < 0) return Rest::kNap;
+  // A sleeper that has not been on the CPU since the last one would find nothing, and sleep on.
+  if (waking_) return Rest::kPoll;
   forget_wakes();
   for (const Endpoint* endpoint : endpoints) {
     const int its = endpoint->messenger->event_descriptor();
@@ -151,7 +154,7 @@ void WaitPoint::wait(const Sources& sources, int timeout_ms, const std::function
     } else {
       sleep_at(all_.get(), left_ns);
       const std::lock_guard guard(domain_.lock);
-      --sleepers_;
+      if (--sleepers_ == 0) waking_ = false;
     }
   }
 }

@@ -69,6 +69,7 @@ class WaitPoint {
   // Of notify() and signal(); what follows is under the domain's lock.
   FileDescriptor own_;
   uint32_t sleepers_ = 0;
+  bool waking_ = false;   // some of them have not got up since they were woken
   bool watched_ = false;  // by poll(), since prepare()
   bool signalled_ = false;
 };

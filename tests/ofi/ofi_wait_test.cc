@@ -9,6 +9,7 @@
 #include <rdma/fi_tagged.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -213,6 +214,40 @@ TEST_F(OfiWaitTest, EachOfTwoThreadsIsWokenWhoeverTakesTheEvent) {
   at_queue.join();
   at_counter.join();
   EXPECT_EQ(number, 9u);
+}
+
+// No endpoint wakes them, now and then, for other reasons.
+TEST_F(OfiWaitTest, EachOfTwoThreadsAtACounterIsWokenAtItsOwnCount) {
+  make(FI_WAIT_UNSPEC);
+  ASSERT_FALSE(HasFatalFailure());
+  fi_cntr_attr attributes{};
+  attributes.wait_obj = FI_WAIT_UNSPEC;
+  fid_cntr* opened = nullptr;
+  ASSERT_EQ(fi_cntr_open(domain_a_.get(), &attributes, &opened, nullptr), 0);
+  const Opened<fid_cntr> counter(opened);
+  constexpr uint64_t kRounds = 2000;
+  std::atomic<uint64_t> reached[2] = {0, 0};
+  const auto wait_for = [&](uint64_t which) {
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      EXPECT_EQ(fi_cntr_wait(counter.get(), 2 * round + which + 1, -1), 0);
+      ++reached[which];
+    }
+  };
+  Thread at_odd = start_thread("at odd counts", [&] { wait_for(0); });
+  Thread at_even = start_thread("at even counts", [&] { wait_for(1); });
+  for (uint64_t count = 0; count < 2 * kRounds && !HasFailure(); ++count) {
+    sleep_ns(100'000);  // mostly they are asleep by then
+    EXPECT_EQ(fi_cntr_add(counter.get(), 1), 0);
+    const uint64_t start_ns = now_ns();
+    while (reached[count % 2] == count / 2 &&
+           now_ns() - start_ns < kPatienceMs * uint64_t{1'000'000}) {
+      sleep_ns(10'000);
+    }
+    EXPECT_EQ(reached[count % 2], count / 2 + 1);
+  }
+  EXPECT_EQ(fi_cntr_set(counter.get(), 2 * kRounds), 0);
+  at_odd.join();
+  at_even.join();
 }
 
 TEST_F(OfiWaitTest, ASignalEndsASleep) {
