@@ -60,6 +60,8 @@ int insert(fid_av* handle, const void* bytes, size_t count, fi_addr_t* numbers, 
   AddressVector& vector = vector_of(handle);
   if (vector.asynchronous && vector.events == nullptr) return -FI_ENOEQ;
   if (bytes == nullptr && count > 0) return -FI_EINVAL;
+  // Then `numbers` has the names that completions are to give, and keeps them.
+  if ((flags & FI_AV_USER_ID) != 0) return -FI_EBADFLAGS;
   // Before anything is inserted: the program tries again.
   if (vector.asynchronous && vector.events->is_full()) return -FI_EAGAIN;
   // The context is memory for errors (FI_SYNC_ERR) of synchronous insertions only.
@@ -175,8 +177,10 @@ fi_addr_t AddressVector::number_of(const MessengerAddress& address) const {
 
 int open_address_vector(fid_domain* domain, fi_av_attr* attributes, fid_av** vector,
                         void* context) {
-  // No vectors by name that processes share, and no contexts of receives to tell apart.
-  if (attributes != nullptr && (attributes->name != nullptr || attributes->rx_ctx_bits != 0))
+  // No vectors by name that processes share, no contexts of receives to tell apart, and no names of
+  // the program's in completions.
+  if (attributes != nullptr && (attributes->name != nullptr || attributes->rx_ctx_bits != 0 ||
+                                (attributes->flags & FI_AV_USER_ID) != 0))
     return -FI_ENOSYS;
   const bool asynchronous = attributes != nullptr && (attributes->flags & FI_EVENT) != 0;
   auto& of = static_cast<Domain&>(*domain);

@@ -112,7 +112,10 @@ Counter::Counter(Domain& of, void* context) : fid_cntr{}, domain(of), waiters(of
 }
 
 int open_counter(fid_domain* domain, fi_cntr_attr* attributes, fid_cntr** counter, void* context) {
-  if (attributes != nullptr && !can_wait_at(attributes->wait_obj)) return -FI_ENOSYS;
+  // Completions alone: libfabric 2 can ask for bytes, too.
+  if (attributes != nullptr &&
+      (!can_wait_at(attributes->wait_obj) || attributes->events != FI_CNTR_EVENTS_COMP))
+    return -FI_ENOSYS;
   auto& of = static_cast<Domain&>(*domain);
   auto* made = new (std::nothrow) Counter(of, context);
   if (made == nullptr) return -FI_ENOMEM;

@@ -648,6 +648,26 @@ TEST_F(ProviderTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(fi_av_remove(a_.vector.get(), &number, 1, 0), -FI_EINVAL);
 }
 
+// Else a program would take what it gets for what it asked for.
+TEST_F(ProviderTest, CountsOfBytesAndNamesOfTheProgramsAreRefused) {
+  fi_cntr_attr counter_attributes{};
+  constexpr int kBytes = FI_CNTR_EVENTS_COMP + 1;  // FI_CNTR_EVENTS_BYTES of libfabric 2
+  counter_attributes.events = static_cast<fi_cntr_events>(kBytes);
+  fid_cntr* counter = nullptr;
+  EXPECT_EQ(fi_cntr_open(domain_.get(), &counter_attributes, &counter, nullptr), -FI_ENOSYS);
+
+  fi_av_attr vector_attributes{};
+  vector_attributes.flags = FI_AV_USER_ID;
+  fid_av* vector = nullptr;
+  EXPECT_EQ(fi_av_open(domain_.get(), &vector_attributes, &vector, nullptr), -FI_ENOSYS);
+  char name[64];
+  size_t size_bytes = sizeof(name);
+  ASSERT_EQ(fi_getname(&b_.endpoint->fid, name, &size_bytes), 0);
+  fi_addr_t number = 1234;
+  EXPECT_EQ(fi_av_insert(a_.vector.get(), name, 1, &number, FI_AV_USER_ID, nullptr), -FI_EBADFLAGS);
+  EXPECT_EQ(number, 1234u);
+}
+
 // Else a queue without the endpoint would have its completions: read in vain, and closed before it.
 TEST_F(ProviderTest, ABindingThatIsRefusedBindsNothing) {
   fi_cq_attr attributes{};
