@@ -49,6 +49,7 @@ bool MessengerState::awaits_peer(PeerNumber peer) const {
     const Operation& operation = operations_[number];
     if (operation.peer == peer && (operation.state == Operation::State::kAwaitsFinish ||
                                    operation.state == Operation::State::kSending ||
+                                   operation.state == Operation::State::kAwaitsReceive ||
                                    operation.state == Operation::State::kAwaitsAnswer)) {
       return true;
     }

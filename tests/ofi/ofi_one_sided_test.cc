@@ -410,6 +410,44 @@ TEST_F(OneSidedProviderTest, AFenceKeepsTheOrder) {
   EXPECT_EQ(memory[100], 't');
 }
 
+TEST_F(OneSidedProviderTest, AFenceWaitsForAMessageToOneself) {
+  std::string memory(8, 'm');
+  const Owned<fid_mr> region = register_memory(memory, 7);
+  const std::string text(100'000, 't');
+  int context = 0;
+  must_post([&] {
+    return fi_tsend(a_.endpoint.get(), text.data(), text.size(), nullptr, a_.self, 5, &context);
+  });
+  const iovec piece{const_cast<char*>("after"), 5};
+  const fi_rma_iov remote{.addr = 0, .len = 5, .key = 7};
+  const fi_msg_rma message{.msg_iov = &piece,
+                           .desc = nullptr,
+                           .iov_count = 1,
+                           .addr = a_.self,
+                           .rma_iov = &remote,
+                           .rma_iov_count = 1,
+                           .context = nullptr,
+                           .data = 0};
+  const auto write_behind_it = [&] { return fi_writemsg(a_.endpoint.get(), &message, FI_FENCE); };
+  EXPECT_EQ(write_behind_it(), -FI_EAGAIN);
+  const fi_msg_tagged other{.msg_iov = &piece,
+                            .desc = nullptr,
+                            .iov_count = 1,
+                            .addr = a_.self,
+                            .tag = 6,
+                            .ignore = 0,
+                            .context = nullptr,
+                            .data = 0};
+  EXPECT_EQ(fi_tsendmsg(a_.endpoint.get(), &other, FI_FENCE), -FI_EAGAIN);
+  std::string got(text.size(), '\0');
+  receive(a_, got.data(), got.size(), 5);
+  EXPECT_EQ(next(a_).error.err, 0);
+  EXPECT_EQ(got, text);
+  must_post(write_behind_it);
+  await(a_.writes.get(), 1);
+  EXPECT_EQ(memory, "aftermmm");
+}
+
 // FI_ORDER_RAW and so on.
 TEST_F(OneSidedProviderTest, ReadsAndWritesAreInOrder) {
   constexpr size_t kBytes = 20'000;
