@@ -125,8 +125,11 @@ void Endpoint::put(const MessageCompletion& done) {
   }
   entry.error = error_of(done.outcome);
   entry.lost_bytes = done.lost_bytes;
-  if (!good) [[unlikely]]
+  if (!good) [[unlikely]] {
+    // fi_endpoint(3): the endpoint's where the operation has none, as what was injected.
+    if (done.context == nullptr) entry.shown.op_context = fid.context;
     note_failure(done);
+  }
   direction.queue->push(entry);
 }
 

@@ -299,9 +299,13 @@ TEST_F(OneSidedProviderTest, WhatIsNotAllowedIsAnErrorOfItsOperationAlone) {
   }
   EXPECT_EQ(memory, std::string(10'000, 'm'));
   EXPECT_EQ(fi_cntr_readerr(a_.writes.get()), 6u);
-  // Injected ones tell of errors, too.
-  must_post([&] { return fi_inject_write(a_.endpoint.get(), "x", 1, a_.other, 0, 99); });
-  EXPECT_EQ(next(a_).error.err, FI_EKEYREJECTED);
+  // Injected ones tell of errors, too, with the endpoint's context.
+  for (const fi_addr_t peer : {a_.other, a_.self}) {
+    must_post([&] { return fi_inject_write(a_.endpoint.get(), "x", 1, peer, 0, 99); });
+    const Done done = next(a_);
+    EXPECT_EQ(done.error.err, FI_EKEYREJECTED);
+    EXPECT_EQ(done.error.op_context, &a_);
+  }
   // And with their context those that leave no entry else.
   int context = 0;
   for (const fi_addr_t peer : {a_.other, a_.self}) {

@@ -105,7 +105,7 @@ class ProviderTest : public testing::Test {
       counter->reset(opened);
     }
     fid_ep* endpoint = nullptr;
-    ASSERT_EQ(fi_endpoint(domain_.get(), info_.get(), &endpoint, nullptr), 0);
+    ASSERT_EQ(fi_endpoint(domain_.get(), info_.get(), &endpoint, &end), 0);
     end.endpoint.reset(endpoint);
     ASSERT_EQ(fi_ep_bind(endpoint, &vector->fid, 0), 0);
     ASSERT_EQ(fi_ep_bind(endpoint, &queue->fid, FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION),
