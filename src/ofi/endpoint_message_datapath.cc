@@ -1,5 +1,6 @@
 // The calls for messages without tags.
 #include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
 
 #include "src/ofi/post_datapath.h"
 
@@ -25,6 +26,9 @@ ssize_t receive_untagged_pieces(fid_ep* endpoint, const iovec* pieces, void** /*
 }
 
 ssize_t receive_untagged_message(fid_ep* endpoint, const fi_msg* message, uint64_t flags) {
+  // Of tagged messages only. As a receive, it would take the message that is to be looked at.
+  if ((flags & (FI_PEEK | FI_CLAIM | FI_DISCARD)) != 0) [[unlikely]]
+    return -FI_EBADFLAGS;
   return receive(endpoint, {.pieces = {message->msg_iov, message->iov_count},
                             .peer = message->addr,
                             .context = message->context,

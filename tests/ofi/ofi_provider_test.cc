@@ -634,6 +634,8 @@ TEST_F(ProviderTest, WhatCannotBeIsRefused) {
   const fi_msg_tagged message{nullptr, nullptr, 0, FI_ADDR_UNSPEC, 0, 0, &claim, 0};
   EXPECT_EQ(fi_trecvmsg(a_.endpoint.get(), &message, FI_DISCARD), -FI_EINVAL);
   EXPECT_EQ(fi_trecvmsg(a_.endpoint.get(), &message, FI_PEEK | FI_CLAIM | FI_DISCARD), -FI_EINVAL);
+  const fi_msg untagged{nullptr, nullptr, 0, FI_ADDR_UNSPEC, &claim, 0};
+  EXPECT_EQ(fi_recvmsg(a_.endpoint.get(), &untagged, FI_PEEK), -FI_EBADFLAGS);
   EXPECT_EQ(fi_close(&domain_->fid), -FI_EBUSY);
   EXPECT_EQ(fi_close(&a_.queue->fid), -FI_EBUSY);
   EXPECT_EQ(fi_close(&a_.vector->fid), -FI_EBUSY);
