@@ -519,6 +519,15 @@ void MessengerState::lose_operations(PeerNumber peer) {
   }
 }
 
+// Whether what a peer sent before it went has come, and waits for memory or completions: its
+// receiver has some time to make room.
+bool MessengerState::is_still_received(PeerConnection& connection) {
+  constexpr uint64_t kPatienceNs = 10'000'000'000;
+  if (connection.stalled_at != connection.arrivals) return false;
+  if (connection.stalled_end_ns == 0) connection.stalled_end_ns = now_ns() + kPatienceNs;
+  return now_ns() < connection.stalled_end_ns;
+}
+
 void MessengerState::watch(uint32_t found) {
   if (!watch_.due(found)) return;
   if (receives_.error() && error_.ok()) {
@@ -536,14 +545,14 @@ void MessengerState::watch(uint32_t found) {
     }
     ++watched;
     connection->sends.reap();
-    if (connection->sends.error()) {
-      lose(*connection, connect::diagnose(connection->sends.error(), {},
-                                          *connection->joined.control, connection->name));
-    } else if (connection->silence.gone(connection->arrivals, [connection] {
-                 return connection->joined.control->peer_closed();
-               })) {
-      lose(*connection, connect::peer_is_gone(connection->name));
-    }
+    const bool failed = static_cast<bool>(connection->sends.error());
+    const bool gone = failed || connection->silence.gone(connection->arrivals, [connection] {
+      return connection->joined.control->peer_closed();
+    });
+    if (!gone || is_still_received(*connection)) continue;
+    lose(*connection, failed ? connect::diagnose(connection->sends.error(), {},
+                                                 *connection->joined.control, connection->name)
+                             : connect::peer_is_gone(connection->name));
   }
 }
 

@@ -356,6 +356,7 @@ MessengerState::Fate MessengerState::handle(PeerConnection& connection,
       return Fate::kWrong;  // comes by SEND only
   }
   if (fate == Fate::kStalled || fate == Fate::kWrong) return fate;
+  connection.stalled_at = ~uint64_t{0};
   connection.arriving.advance();
   if (!take_credits(connection, message.header)) return Fate::kWrong;
   return fate;
@@ -369,6 +370,13 @@ void MessengerState::count_arrival(PeerConnection& connection) {
     polling_.invite(connection.number);
   }
   if (polling_.has_place()) reconsider_polling_ = true;
+}
+
+// Of a message for which its receiver has to make room: see is_still_received().
+MessengerState::Fate MessengerState::wait_for_room(PeerConnection& connection) {
+  if (connection.stalled_at != connection.arrivals) connection.stalled_end_ns = 0;
+  connection.stalled_at = connection.arrivals;
+  return Fate::kStalled;
 }
 
 MessengerState::Fate MessengerState::handle_message(PeerConnection& connection,
@@ -393,7 +401,7 @@ MessengerState::Fate MessengerState::handle_message(PeerConnection& connection,
       count_arrival(connection);
       return Fate::kUsed;
     }
-    if (multi && !has_completion_room()) return Fate::kStalled;
+    if (multi && !has_completion_room()) return wait_for_room(connection);
     if (wants_finish && !may_transfer(connection)) return Fate::kStalled;
     Delivery delivery =
         begin_delivery(met, connection.peer, header.tag, message.data, header.flags, bytes);
@@ -409,7 +417,7 @@ MessengerState::Fate MessengerState::handle_message(PeerConnection& connection,
     return Fate::kUsed;
   }
 
-  if (envelope_numbers_.empty()) return Fate::kStalled;
+  if (envelope_numbers_.empty()) return wait_for_room(connection);
   Envelope envelope{};
   envelope.flags = header.flags;
   envelope.peer = connection.peer;

@@ -340,6 +340,7 @@ bool MessengerState::serve(PeerConnection& connection) {
   // Before an error: what was sent before it has been sent.
   if (connection.first_gathered != 0) serve_gathered(connection);
   if (connection.sends.error()) {
+    if (is_still_received(connection)) return true;
     lose(connection, connect::diagnose(connection.sends.error(), {}, *connection.joined.control,
                                        connection.name));
     return false;

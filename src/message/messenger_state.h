@@ -260,6 +260,7 @@ class MessengerState final : public Messenger {
   bool owes_confirmations() const;
   void give_up_receives();
   void lose_operations(PeerNumber peer);
+  static bool is_still_received(PeerConnection& connection);
   void watch(uint32_t found);
   uint32_t receives_per_connection() const {
     return options_.queue_credits + options_.queue_credits / 4 + kSpareReceives;
@@ -397,6 +398,7 @@ class MessengerState final : public Messenger {
                   const RingReceiver::Arrival& arrival, const ParsedMessage& message);
   [[gnu::noinline]] Fate handle(PeerConnection& connection, const ParsedMessage& message,
                                 Envelope::Place place, uint32_t where);
+  static Fate wait_for_room(PeerConnection& connection);
   Fate handle_message(PeerConnection& connection, const ParsedMessage& message,
                       Envelope::Place place, uint32_t where);
   bool finish_operation(PeerConnection& connection, const ParsedMessage& message);

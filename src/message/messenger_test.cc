@@ -957,6 +957,62 @@ TEST_F(MostPeersTest, MessagesOfThoseThatHaveEndedStay) {
   for (uint32_t peer = 8; peer < 11; ++peer) ASSERT_NO_FATAL_FAILURE(exchange(peer, 5)) << peer;
 }
 
+// The same of those for which there is no memory yet when their sender ends.
+TEST_F(MostPeersTest, MessagesThatWaitForMemoryStay) {
+  for (const uint32_t polling_set : {0u, 2u}) {
+    SCOPED_TRACE(polling_set);
+    MessengerOptions options = three(polling_set);
+    options.max_unexpected = 3;
+    make(2, options);
+    ASSERT_NO_FATAL_FAILURE(exchange(1, 10));
+    constexpr int kMessages = 10;  // within the credits, so that they leave
+    for (int i = 0; i < kMessages; ++i)
+      ASSERT_TRUE(all().send(1, 0, 77, "number " + std::to_string(i)));
+    ASSERT_TRUE(all().until([this] { return all()[0].statistics().unexpected == 3; }));
+    all().close(1);
+    // Long enough to notice that it has ended, twice over.
+    const uint64_t start_ns = now_ns();
+    while (now_ns() - start_ns < 100'000'000) all().poll_all();
+    all().done(0).clear();
+    for (int i = 0; i < kMessages; ++i) {
+      const std::string& text = receive(0, {.source = all().peer(0, 1), .tag = 77});
+      ASSERT_TRUE(all().until([&] { return received(0, static_cast<size_t>(i) + 1); }));
+      EXPECT_EQ(text.substr(0, 8), "number " + std::to_string(i));
+      EXPECT_EQ(all().done(0).back().outcome, MessageOutcome::kOk);
+    }
+    ASSERT_TRUE(all().until([this] { return !all()[0].peer_status(all().peer(0, 1)).ok(); }));
+  }
+}
+
+// And of those of one receive for which there are no completions.
+TEST_F(MostPeersTest, MessagesThatWaitForCompletionsStay) {
+  MessengerOptions options = three(2);
+  options.max_operations = 4;
+  options.max_completions = 6;
+  make(2, options);
+  ASSERT_NO_FATAL_FAILURE(exchange(1, 10));
+  all().done(0).clear();
+  receive(0,
+          {.source = all().peer(0, 1), .least_bytes = 8, .flags = kMessageMulti | kMessageUntagged},
+          1024);
+  constexpr size_t kMessages = 10;
+  const std::string text = "message";
+  const iovec piece{const_cast<char*>(text.data()), text.size()};
+  const SendRequest request{
+      .peer = all().peer(1, 0), .pieces = {&piece, 1}, .flags = kMessageUntagged | kMessageSilent};
+  for (size_t i = 0; i < kMessages; ++i) ASSERT_EQ(all()[1].send(request), PostResult::kPosted);
+  all().close(1);
+  // Long enough to notice that it has ended, twice over.
+  const uint64_t start_ns = now_ns();
+  while (now_ns() - start_ns < 100'000'000) all()[0].progress();
+  ASSERT_TRUE(all().until([this] { return !all()[0].peer_status(all().peer(0, 1)).ok(); }));
+  ASSERT_TRUE(received(0, kMessages));
+  for (size_t i = 0; i < kMessages; ++i) {
+    EXPECT_EQ(all().done(0)[i].outcome, MessageOutcome::kOk);
+    EXPECT_EQ(all().done(0)[i].bytes, text.size());
+  }
+}
+
 TEST_F(MessengerTest, APeerThatEndedBeforeItWasConnectedIsLostAtOnce) {
   constexpr int64_t kHourNs = 3'600'000'000'000;  // a time-out would end the test first
   make(3, {.connect_timeout_ns = kHourNs});

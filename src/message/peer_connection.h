@@ -152,6 +152,10 @@ struct PeerConnection {
   uint64_t arrivals = 0;
   uint64_t arrivals_served = 0;  // when it was last looked after
   connect::SilenceCheck silence;
+  // At so many arrivals, the next message found no room: while there are no more, it waits. And
+  // until when that is waited for though the peer has gone; 0: it has not.
+  uint64_t stalled_at = ~uint64_t{0};
+  uint64_t stalled_end_ns = 0;
 
   // --- what is due, in the messenger's list of busy connections ---
   bool busy = false;
