@@ -13,6 +13,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -42,8 +43,6 @@ constexpr uint32_t kRingSlots = 128;
 // Where it is pinned, which is often limited to 8 MiB, a ring is 0.5 MiB.
 constexpr uint32_t kPinnedRingSlots = 32;
 constexpr uint64_t kUnexpectedBytes = 256ull << 20;
-constexpr const char* kReusedBuffersVariable = "FI_VERBENA_REUSED_BUFFERS";
-constexpr ReusedBuffers kReusedBuffersDefault = ReusedBuffers::kCopied;
 
 // Where other hosts reach this one: VERBENA_HOST, or the first address that is not of this host
 // alone.
@@ -77,18 +76,36 @@ uint64_t registered_bytes(const Device& device) {
   return std::clamp(pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 4, usual, kMost);
 }
 
-// Whether short messages leave from buffers that are used often: FI_VERBENA_REUSED_BUFFERS.
-Result<ReusedBuffers> reused_buffers() {
-  const char* const asked = getenv(kReusedBuffersVariable);
-  if (asked == nullptr || *asked == '\0') return kReusedBuffersDefault;
-  for (const auto& [name, way] : {std::pair{"copied", ReusedBuffers::kCopied},
-                                  {"measured", ReusedBuffers::kMeasured},
-                                  {"paper", ReusedBuffers::kPaper}}) {
-    if (strcmp(asked, name) == 0) return way;
+// Leaves `way` as it is where the variable is not set.
+template <typename Way>
+Status set_way(const char* variable, std::span<const std::pair<std::string_view, Way>, 3> ways,
+               Way& way) {
+  const char* const asked = getenv(variable);
+  if (asked == nullptr || *asked == '\0') return Status::ok_status();
+  for (const auto& [name, one] : ways) {
+    if (name != asked) continue;
+    way = one;
+    return Status::ok_status();
   }
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("{} is '{}'; it can be copied, measured or paper",
-                            kReusedBuffersVariable, std::string_view(asked).substr(0, 32)));
+  return {StatusCode::kInvalidArgument, fmt::format("{} is '{}'; it can be {}, {} or {}", variable,
+                                                    std::string_view(asked).substr(0, 32),
+                                                    ways[0].first, ways[1].first, ways[2].first)};
+}
+
+// What a user may choose by variables of the environment.
+Status set_ways(MessengerOptions& options) {
+  // Whether short messages leave from buffers that are used often.
+  static constexpr std::pair<std::string_view, ReusedBuffers> kReused[] = {
+      {"copied", ReusedBuffers::kCopied},
+      {"measured", ReusedBuffers::kMeasured},
+      {"paper", ReusedBuffers::kPaper}};
+  static constexpr std::pair<std::string_view, LongMessages> kLong[] = {
+      {"read", LongMessages::kRead},
+      {"write", LongMessages::kWrite},
+      {"automatic", LongMessages::kAutomatic}};
+  VERBENA_RETURN_IF_ERROR(
+      set_way<ReusedBuffers>("FI_VERBENA_REUSED_BUFFERS", kReused, options.reused_buffers));
+  return set_way<LongMessages>("FI_VERBENA_LONG_MESSAGES", kLong, options.long_messages);
 }
 
 // The host and port that the program has chosen for an endpoint, if it has.
@@ -459,9 +476,8 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** endpoint, void* co
       of.device.info().kind == DeviceKind::kHardware ? kPinnedRingSlots : kRingSlots;
   options.registered_bytes = registered_bytes(of.device);
   options.exposed = of.exposed;
-  const Result<ReusedBuffers> reused = reused_buffers();
-  if (!reused.ok()) return report("fi_endpoint", reused.status());
-  options.reused_buffers = *reused;
+  options.reused_buffers = ReusedBuffers::kCopied;
+  if (const Status set = set_ways(options); !set.ok()) return report("fi_endpoint", set);
   Result<std::unique_ptr<Messenger>> messenger = open_at_any_port(of, options);
   if (!messenger.ok()) return report("fi_endpoint", messenger.status());
   if ((*messenger)->eager_limit_bytes() < kInjectBytes ||
