@@ -105,6 +105,17 @@ std::string empty_argument(int argc, const char* const* argv) {
   return "";
 }
 
+// Of options that are numbers, CLI11 says only "Could not convert: --size = 5GiB".
+std::string parse_error_text(const CLI::ParseError& error) {
+  const std::string text = in_one_line(error.what());
+  constexpr std::string_view kNumber = "Could not convert: ";
+  const size_t value = text.find(" = ");
+  if (!text.starts_with(kNumber) || value == std::string::npos) return text;
+  return fmt::format("{} cannot be '{}': give a number within its limits, without a unit",
+                     std::string_view(text).substr(kNumber.size(), value - kNumber.size()),
+                     std::string_view(text).substr(value + 3));
+}
+
 }  // namespace
 
 Tool::Tool()
@@ -158,7 +169,7 @@ int run_tool(int argc, const char* const* argv) {
     return finish_output();
   } catch (const CLI::ParseError& error) {
     return report_usage_error(
-        fmt::format("{}; see '{} --help'", in_one_line(error.what()), command_path(tool.app)));
+        fmt::format("{}; see '{} --help'", parse_error_text(error), command_path(tool.app)));
   }
   return tool.exit_code != 0 ? tool.exit_code : finish_output();
 }

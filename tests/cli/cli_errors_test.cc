@@ -53,6 +53,7 @@ TEST(BadInput, GetsOneLineAndAnExitCode) {
       {of_bench({"--response", "0"}), 2, {"1 B to 512 MiB"}},
       {of_bench({"--response", "64,…"}), 2, {"64,…", "list"}},
       {of_bench({"--request", "4KB"}), 2, {"4KB", "KiB"}},
+      {of_bench({"--size", "5GiB"}), 2, {"--size cannot be '5GiB'", "a number", "without a unit"}},
       {of_bench({"--pending", "0"}), 2, {"1 to 4096"}},
       {of_bench({"--pending", "100000"}), 2, {"100000", "4096"}},
       {of_bench({"--pending", "4096", "--response", "512MiB"}),

@@ -36,6 +36,15 @@ inline void write_part(CopyChoice& choice, std::byte* destination, const std::by
               [=](bool streams) { copy_last_byte_last(destination, source, size_bytes, streams); });
 }
 
+// The first `count` pieces, one behind the other; returns where they end.
+inline std::byte* copy_pieces(std::byte* at, const Pieces& pieces, uint32_t count, bool streams) {
+  for (uint32_t i = 0; i < count; ++i) {
+    copy_either(at, pieces.list[i].bytes, pieces.list[i].size_bytes, streams);
+    at += pieces.list[i].size_bytes;
+  }
+  return at;
+}
+
 inline void write_pieces(std::byte* at, const Pieces& pieces, bool streams) {
   if (pieces.count > 1 && pieces.size_bytes <= kPrefetchedBytes && !streams) {
     std::byte* place = at;
@@ -45,10 +54,7 @@ inline void write_pieces(std::byte* at, const Pieces& pieces, bool streams) {
       place += size_bytes;
     }
   }
-  for (uint32_t i = 0; i + 1 < pieces.count; ++i) {
-    copy_either(at, pieces.list[i].bytes, pieces.list[i].size_bytes, streams);
-    at += pieces.list[i].size_bytes;
-  }
+  at = copy_pieces(at, pieces, pieces.count - 1, streams);
   const Piece& last = pieces.list[pieces.count - 1];
   copy_last_byte_last(at, last.bytes, last.size_bytes, streams);
 }

@@ -117,19 +117,14 @@ Delivery deliver_datagram(Qp& qp, Destination& destination, const DatagramMessag
     copy_small(at, message.grh.data(), kGrhBytes);
     at += kGrhBytes;
   }
-  const auto copy_pieces = [&message, at](bool streams) {
-    std::byte* place = at;
-    for (uint32_t i = 0; i < message.pieces.count; ++i) {
-      const Piece& piece = message.pieces.list[i];
-      copy_either(place, piece.bytes, piece.size_bytes, streams);
-      place += piece.size_bytes;
-    }
-    if (streams) end_streaming();
-  };
-  if (message.pieces.size_bytes <= CopyChoice::kShortBytes) {
-    copy_pieces(false);
+  const Pieces& pieces = message.pieces;
+  if (pieces.size_bytes <= CopyChoice::kShortBytes) {
+    copy_pieces(at, pieces, pieces.count, false);
   } else {
-    qp.peer.copy_choice.copy(at, message.pieces.size_bytes, copy_pieces);
+    qp.peer.copy_choice.copy(at, pieces.size_bytes, [&](bool streams) {
+      copy_pieces(at, pieces, pieces.count, streams);
+      if (streams) end_streaming();
+    });
   }
   publish_datagram(qp, destination, position, message.pieces.size_bytes, message.immediate,
                    message.flags, message.origin);
